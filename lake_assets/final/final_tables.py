@@ -97,7 +97,9 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     seen = [exactness.deletes_without_row(without_row)] if without_row else []
     seen += [exactness.set_back(stats.set_back)] if stats.set_back else []
     seen += [reason] if (reason := reason_to_restart(target)) else []
-    inexact = exactness.of_final(lake, spec.table, spec.staging, columns, seen, is_new=target.is_new)
+    inexact = exactness.of_final(
+        lake, spec.table, spec.staging, columns, seen, is_new=target.is_new, shows_times=target.mode == "scd2"
+    )
     return published(
         lake,
         spec.table,

@@ -2,8 +2,9 @@
 
 A record is `{"destination", "key", "value"}` (or `topic` instead of `destination`), or the value alone; with schemas,
 key and value are `{"schema", "payload"}`. A flattened record needs `__op` or `__deleted` to identify deletes:
-`delete.tombstone.handling.mode=rewrite`, `add.fields=op,table,source.lsn,source.ts_ms`. Tombstones are ignored in both
-forms: they repeat the delete before them.
+`delete.tombstone.handling.mode=rewrite`, `add.fields=op,table,source.lsn,source.ts_ms`. A tombstone (a key without a
+value) repeats the delete before it, or is all that the stream says of a delete (`tombstone`, ExtractNewRecordState's
+default): which of the two is known when it lands.
 
 Source: Debezium's documentation of the PostgreSQL connector (data change events, data type mappings) and of event
 flattening; recordings of the engine.
@@ -21,7 +22,8 @@ from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.debezium_control import MESSAGE, control_kind
 from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
-from lake_assets.formats.event_model import EventPlan, Hints, Planned, Seen, SnapshotRow, SourceTable
+from lake_assets.formats.debezium_tombstones import plan_tombstone
+from lake_assets.formats.event_model import EventPlan, Hints, Keyed, Planned, Seen, SnapshotRow, SourceTable
 from lake_assets.formats.format_base import Format, named
 from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION, upgraded
 from lake_assets.formats.nested_text import without_nested_text
@@ -37,6 +39,10 @@ class Debezium(Format):
 
     numbered, transaction, stored, log = NUMBERED, TRANSACTION, STORED, LOG
     shape = "schema_of_variant_agg(try_parse_json(record))"
+    tombstone = (
+        "get_json_object(record, '$.key') IS NOT NULL AND get_json_object(record, '$.value.payload') IS NULL "
+        "AND (get_json_object(record, '$.value') IS NULL OR get_json_object(record, '$.value.schema') IS NOT NULL)"
+    )
 
     def upgraded(self, sequence: str) -> str:
         """See `EventFormat.upgraded`."""
@@ -45,15 +51,22 @@ class Debezium(Format):
     def schema_of(self, record: Any) -> str:
         """Return the schemas of value and key, separated by a line break.
 
-        A record that consists of the value alone gives a line break and the value's schema.
+        A record that consists of the value alone gives a line break and the value's schema; a tombstone gives two line
+        breaks and the key's schema.
         """
         if not isinstance(record, dict):
             return ""
         if _is_wrapped(record):
+            if _payload(record["value"]) is None:
+                return f"{_TOMBSTONE}{_schema(record.get('key'))}"
             value, key = _schema(record["value"]), _schema(record.get("key"))
             return f"{value}\n{key}" if value and key else value
         value = _schema(record)
         return f"\n{value}" if value else ""
+
+    def says_all(self, schema: str) -> bool:
+        """See `EventFormat.says_all`."""
+        return bool(schema.strip())
 
     def without_schema(self, text: str, schema: str) -> str | None:
         """See `EventFormat.without_schema`."""
@@ -89,6 +102,8 @@ class Debezium(Format):
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""
+        if record is None:
+            return ()  # a tombstone of which only the value is stored
         if not isinstance(record, dict):
             raise MalformedRecordError('expected an object with "key" and "value"')
         wrapped = _is_wrapped(record)
@@ -101,7 +116,7 @@ class Debezium(Format):
             return ()  # a tombstone
         if not isinstance(value, dict):
             raise MalformedRecordError('"value" is not an object: neither an envelope nor a row')
-        topic = next((record[k] for k in ("destination", "topic") if wrapped and isinstance(record.get(k), str)), "")
+        topic = _topic(record) if wrapped else ""
         if "op" in value and isinstance(value.get("source"), dict):
             return () if value["op"] == MESSAGE else _of_source(value["source"])
         if "__op" in value or "__deleted" in value:
@@ -113,12 +128,45 @@ class Debezium(Format):
             "add.fields=op,table and delete.tombstone.handling.mode=rewrite in ExtractNewRecordState"
         )
 
+    def keyed(self, record: Any) -> Keyed | None:
+        """See `EventFormat.keyed`."""
+        if record is None:
+            return Keyed("tombstone")
+        if not isinstance(record, dict):
+            return None
+        wrapped = _is_wrapped(record)
+        value = _payload(record["value"] if wrapped else record)
+        topic, key = (_topic(record), _payload(record.get("key"))) if wrapped else ("", None)
+        if value is None:
+            return Keyed("tombstone", topic, key)
+        if not isinstance(value, dict):
+            return None
+        deleted = "d" in (value.get("op"), value.get("__op")) or value.get("__deleted") in ("true", True)
+        return Keyed("delete" if deleted else "write", topic, key)
+
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
         """See `EventFormat.plans`: one per schema, since the schema determines the encoding of values."""
-        return tuple(
-            Planned((s.schema,), _with_schema(s.schema, hints) if s.schema else plan_inferred(s.shape, hints))
-            for s in seen
-        )
+        return tuple(Planned((s.schema,), _plan(s, hints)) for s in seen)
+
+
+# What the schema of a tombstone begins with.
+_TOMBSTONE = "\n\n"
+
+
+def _plan(seen: Seen, hints: Hints) -> EventPlan:
+    if seen.schema.startswith(_TOMBSTONE):
+        key = seen.schema.removeprefix(_TOMBSTONE)
+        return plan_tombstone(_parsed(key)["fields"] if key else None, seen.shape, hints)
+    return _with_schema(seen.schema, hints) if seen.schema else plan_inferred(seen.shape, hints)
+
+
+def _topic(record: Mapping[str, Any]) -> str:
+    return next((record[k] for k in ("destination", "topic") if isinstance(record.get(k), str)), "")
+
+
+def _payload(part: Any) -> Any:
+    has_schema = isinstance(part, dict) and len(part) == 2 and "schema" in part and "payload" in part
+    return part["payload"] if has_schema else part
 
 
 def _added_to(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,11 +84,12 @@ def plan_with_schema(
     else:
         layout = flattened_layout(objects, parsed, at, key_map, key_names, by_name)
         fields = [f for f in value if not is_added(f["field"])]
-    columns = [_source_column(f, hints) for f in fields]
+    columns = [source_column(f, hints) for f in fields]
     return _plan(layout, columns, key_names, hints)
 
 
-def _source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
+def source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
+    """Return the column of a field of a record's schema."""
     name, reading, mark = field["field"], read_value(dict(field)), placeholder(dict(field))
     declared = hints.types.get(hints.rename.get(name, name))
     if declared == "string":

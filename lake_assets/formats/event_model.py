@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from lake_assets.errors import InvalidNameError
 from lake_assets.lake.names import TableId, literal
@@ -89,6 +89,21 @@ class SnapshotRow:
 
 
 @dataclass(frozen=True)
+class Keyed:
+    """What a record says about the row of its key, in formats with tombstones.
+
+    Attributes:
+        kind: whether the row is written or deleted, or the record is a tombstone: a key without a value.
+        topic: the topic of the record; empty if it does not name one.
+        key: the decoded key; None if it has none.
+    """
+
+    kind: Literal["write", "delete", "tombstone"]
+    topic: str = ""
+    key: Any = None
+
+
+@dataclass(frozen=True)
 class EventColumn:
     """One column of the source table, and the SQL that reads it from a parsed event `e`.
 
@@ -170,6 +185,7 @@ class EventPlan:
         is_by_time: whether a time is all that orders the events.
         before: names and SQL of values computed from a record first, in this order, because several expressions use
             them.
+        is_tombstone: whether the records are keys of deleted rows, without a position of their own.
     """
 
     parsed: str
@@ -186,6 +202,7 @@ class EventPlan:
     no_place: str | None = literal(NO_PLACE)
     is_by_time: bool = False
     before: tuple[tuple[str, str], ...] = ()
+    is_tombstone: bool = False
 
 
 @dataclass(frozen=True)

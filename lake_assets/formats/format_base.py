@@ -15,6 +15,7 @@ from lake_assets.formats.event_model import (
     Boundary,
     EventPlan,
     Hints,
+    Keyed,
     Planned,
     Seen,
     SnapshotRow,
@@ -37,6 +38,7 @@ class Format(ABC):
     stored: str = SEQUENCE
     kind: str | None = None
     log: str | None = None
+    tombstone: str | None = None
 
     @property
     def same_again(self) -> str:
@@ -70,6 +72,10 @@ class Format(ABC):
 
     def snapshot_row(self, record: Any) -> SnapshotRow | None:
         """See `EventFormat.snapshot_row`."""
+        return None
+
+    def keyed(self, record: Any) -> Keyed | None:
+        """See `EventFormat.keyed`."""
         return None
 
     def says_all(self, schema: str) -> bool:

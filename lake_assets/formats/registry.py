@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lake_assets.errors import PipelineError
 from lake_assets.formats.debezium import Debezium
-from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Planned, Seen, SnapshotRow, SourceTable
+from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Keyed, Planned, Seen, SnapshotRow, SourceTable
 from lake_assets.formats.flat_rows import CHANGE_FEED, CHANGE_SET, change_set
 from lake_assets.formats.format_base import DEPTH, decode
 from lake_assets.formats.row_layouts import RowLayout
@@ -53,6 +53,15 @@ class EventFormat(Protocol):
             text: the record as received.
             record: the decoded record.
         """
+        ...
+
+    def keyed(self, record: Any) -> Keyed | None:
+        """Return what a decoded record says about the row of its key, in formats with tombstones; otherwise None."""
+        ...
+
+    @property
+    def tombstone(self) -> str | None:
+        """SQL over `record`: whether it may be a tombstone with a key; None if the format has none."""
         ...
 
     def says_all(self, schema: str) -> bool:

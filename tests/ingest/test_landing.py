@@ -340,7 +340,7 @@ def test_many_files_are_several_commits(plain_lake: Lake, folder: Path, monkeypa
 
 
 def test_big_files_are_written_in_pieces(plain_lake: Lake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing, "ROWS_A_BATCH", 3)
+    monkeypatch.setattr(record_reading, "ROWS_A_BATCH", 3)
     write_lines(folder / "a.jsonl", lines(*range(10)))
     take_in(plain_lake, folder)
     assert [r[0] for r in rows(plain_lake, "position")] == list(range(10))
@@ -443,7 +443,7 @@ def test_another_process_that_lands_the_same_files_in_between_is_noticed(
 
     for where, name in (
         (file_ledger, "catch_up"), (landing, "listing"), (file_ledger, "seen_by"), (landing, "_unseen"),
-        (landing, "_commit"), (Table, "transaction"), (landing._Reading, "batches"), (record_sources, "records_of"),
+        (landing, "_commit"), (Table, "transaction"), (record_reading.RecordReading, "batches"), (record_sources, "records_of"),
         (file_ledger, "_state"), (file_ledger, "_pending"), (Table, "append"),
     ):  # fmt: skip
         file = write_lines(folder / f"new{name}.jsonl", lines(3)).name

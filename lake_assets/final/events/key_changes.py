@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from lake_assets.final.events.reduction import ORDER, order
 from lake_assets.formats import EventFormat
 from lake_assets.formats.event_model import (
+    ARRIVED_AT,
     DELETE,
     INDEX,
     INSERT,
@@ -42,6 +43,7 @@ PRESENT = "_present"
 BASE_POSITION = -(2**62)
 
 _TX, _NUMBERED, _ROW, _GROUP, _CAME, _WENT, _GONE = "_tx", "_numbered", "_row", "_group", "_came", "_went", "_gone"
+_AT, _FIRST, _LAST, _PART, _AGAIN, _WHOLE = "_at", "_first", "_last", "_part", "_again_delivered", "_whole"
 # An upper limit of key changes of one row between two writes of its values, so that the loop ends.
 _MOST_ROUNDS = 40
 
@@ -182,9 +184,44 @@ def states(
 
 
 def _without_repeats(events: DataFrame, keys: Sequence[Column], ordering: Ordering) -> DataFrame:
-    repeats = Window.partitionBy(*keys, F.expr(ordering.identity), OP).orderBy(POSITION, INDEX)
-    first = events.withColumn(_NUMBERED, F.expr(ordering.numbered)).withColumn("_n", F.row_number().over(repeats))
-    return first.where((F.col("_n") == 1) | ~F.col(_NUMBERED)).drop("_n", _NUMBERED)
+    """Return the events without repeated deliveries.
+
+    Several changes of a row may share an identity; they are applied in the order of the stream. If one of them comes
+    again, with the same op and values, the stream goes on from there: the first one and all between the two were a
+    delivery that is repeated.
+
+        c1 u2 u3            all are kept
+        c1 u2 d | u2        u2 and d are repeated from u2 on: c1 u2
+        c1 u2 d | u2 d c3   c1 u2 d c3
+    """
+    change = [*keys, F.expr(ordering.identity)]
+    in_order = Window.partitionBy(*change).orderBy(POSITION, INDEX)
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    of_change = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    copies = Window.partitionBy(*change, OP, _content(events))
+    at = F.col(_AT)
+    rows = events.withColumns({_NUMBERED: F.expr(ordering.numbered), _AT: F.struct(POSITION, INDEX)})
+    rows = rows.withColumns({_LAST: F.max(_AT).over(copies), _FIRST: F.min(_AT).over(copies)})
+    delivery = F.sum((at > F.col(_FIRST)).cast("int")).over(so_far)
+    rows = rows.withColumn(_PART, F.struct(delivery.alias("delivery"), F.col(_LAST).alias("last")))
+    comes_again = F.max(_PART).over(so_far)["last"] > at
+    # One insert or delete is one, even if its deliveries differ in form, as after a column was added.
+    is_one = (F.min(OP).over(of_change) == F.max(OP).over(of_change)) & (F.col(OP) != UPDATE)
+    rows = rows.withColumn(_AGAIN, F.when(is_one, F.max(_AT).over(of_change) > at).otherwise(comes_again))
+    # Deliveries differ in how much of the position they have: wal2json 2 without the line that begins a transaction.
+    position = F.when(F.col(_NUMBERED), F.max(SEQUENCE).over(of_change)).otherwise(F.col(SEQUENCE))
+    rows = rows.withColumn(_WHOLE, position).where(~F.col(_NUMBERED) | ~F.col(_AGAIN))
+    return rows.withColumn(SEQUENCE, F.col(_WHOLE)).drop(_NUMBERED, _AT, _LAST, _FIRST, _PART, _AGAIN, _WHOLE)
+
+
+def _content(events: DataFrame) -> Column:
+    """Return a hash of what an event says, however often it is delivered."""
+    of_delivery = (SEQUENCE, POSITION, INDEX, ARRIVED_AT)
+    # Maps cannot be hashed.
+    fields = [
+        f.name for f in events.schema.fields if f.name not in of_delivery and "map<" not in f.dataType.simpleString()
+    ]
+    return F.xxhash64(*(F.col(quote(name)) for name in fields))
 
 
 def _numbered(events: DataFrame, keys: Sequence[Column], ordering: Ordering) -> DataFrame:

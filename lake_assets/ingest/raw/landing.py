@@ -12,7 +12,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +19,6 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.formats.files.file_streams import Record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, source_snapshots
 from lake_assets.ingest.raw.landing_folder import is_due, listing
@@ -37,12 +35,12 @@ from lake_assets.ingest.raw.raw_tables import (
     routes_of,
     skipped_properties,
 )
+from lake_assets.ingest.raw.record_reading import RecordReading
 from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, TableBatch, UnreadableFileError
-from lake_assets.ingest.raw.source_snapshots import TableSnapshot
 from lake_assets.ingest.records import rejects
-from lake_assets.ingest.records.routing import Routed, route
-from lake_assets.ingest.records.stream_transactions import Open, follow, read_open
+from lake_assets.ingest.records.stream_transactions import read_open
 from lake_assets.ingest.records.stream_transactions import to_properties as to_open_properties
+from lake_assets.ingest.records.tombstones import Tombstones
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import find_property, read_marks, to_properties
 from lake_assets.tables.batch_limits import cut
@@ -50,7 +48,7 @@ from lake_assets.tables.pending_windows import Window, window_of
 from lake_assets.tables.table_ddl import check_owner
 
 BYTES_A_FILE = 128 << 20
-ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT, ROWS_A_COMMIT = 50_000, 64 << 20, 1_000, 1_000_000
+FILES_A_COMMIT, ROWS_A_COMMIT = 1_000, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -258,8 +256,14 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         RejectedLimitError: more records than declared cannot be routed.
     """
     routed = {str(r) for r in routes_of(raw)}
-    snapshots = source_snapshots.read_snapshots(raw)
-    reading = _Reading(spec, next_position(lake, spec.table, raw), routed, read_open(raw), snapshots)
+    reading = RecordReading(
+        spec,
+        next_position(lake, spec.table, raw),
+        routed,
+        read_open(raw),
+        source_snapshots.read_snapshots(raw),
+        Tombstones(raw, spec.about),
+    )
     # A failed commit must not be retried: the other process may have landed the same files, and positions would be
     # assigned twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
@@ -281,6 +285,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
                 **skipped_properties(raw, reading.skipped),
                 **(to_open_properties(reading.open) if reading.open else {}),
                 **(source_snapshots.to_properties(reading.snapshots) if reading.has_snapshot else {}),
+                **reading.tombstones.properties(),
             }
         )
 
@@ -296,89 +301,4 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         lake.table(spec.table).metadata.current_snapshot_id,
         reading.rejected,
         skipped=dict(reading.skipped),
-    )
-
-
-Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None, str | None]
-
-
-class _Reading:
-    """Routes the records of a batch, assigns their positions and builds Arrow batches."""
-
-    def __init__(
-        self,
-        spec: RawSpec,
-        position: int,
-        routes: set[str],
-        open_: Mapping[str, Open | None],
-        snapshots: dict[str, TableSnapshot],
-    ) -> None:
-        self.spec, self.event_format, self.routes = spec, spec.reader, routes
-        # Signals of a table that is declared, or has rows already.
-        self.kept = {*routes, *map(str, spec.signal_tables)}
-        # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
-        self.open = dict(open_)
-        self.snapshots, self.has_snapshot = snapshots, False
-        self.first = self.position = position
-        self.rejected = 0
-        self.arrived = Counter[str]()
-        self.skipped = Counter[str]()
-        self.first_reason = ""
-        self.arrived_at = datetime.now(UTC)
-
-    def batches(self, batch: Batch) -> Iterator[pa.RecordBatch]:
-        rows: list[Row] = []
-        counts: dict[str, int] = {}
-        size = 0
-        for file, record in batch.read():
-            routed = self._route(record)
-            if routed.problem:
-                self.rejected += 1
-                self.first_reason = self.first_reason or f"{file}, line {record.number}: {routed.problem}"
-            if routed.control:
-                self.skipped[routed.control] += 1
-            if routed.source_table is not None:
-                self.arrived[routed.source_table] += 1
-            prefix = (self.position, routed.source_table, file, record.number, self.arrived_at)
-            transaction = self._follow(routed, batch.source_name)
-            rows.append((*prefix, record.text, routed.problem, routed.key, routed.payload, transaction))
-            counts[file] = counts.get(file, 0) + 1
-            self.position += 1
-            size += len(record.text)
-            if len(rows) >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
-                yield _batch(rows)
-                rows, size = [], 0
-        rejects.check_limit(
-            str(self.spec.table), self.spec.max_rejected, self.rejected, self.position - self.first, self.first_reason
-        )
-        if rows:
-            yield _batch(rows)
-        batch.end(counts, self.arrived_at)
-
-    def _follow(self, routed: Routed, source: str) -> str | None:
-        if routed.boundary is None:
-            return None
-        self.open[source], transaction = follow(self.open.get(source), routed.boundary, self.position)
-        return transaction
-
-    def _route(self, record: Record) -> Routed:
-        if record.problem:
-            return Routed(problem=record.problem)
-        routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth, self.kept)
-        if routed.snapshot and routed.source_table:
-            is_known = routed.source_table in self.routes
-            source_snapshots.follow(
-                self.snapshots, routed.source_table, routed.snapshot, self.position, is_known=is_known
-            )
-            self.has_snapshot = True
-        self.routes.update(str(r) for r in routed.tables)
-        return routed
-
-
-def _batch(rows: list[Row]) -> pa.RecordBatch:
-    # Sorted by source table, so that a reader of one table skips row groups and pages of the others.
-    rows.sort(key=lambda r: (r[1] or "", r[0]))
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(c, type=f.type) for c, f in zip(columns, ARROW, strict=True)], schema=ARROW
     )

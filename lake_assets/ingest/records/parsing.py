@@ -37,6 +37,8 @@ class Parsed:
         defaults: columns that the source added with a default for existing rows.
         renames: old and new name of columns where one appeared when the other disappeared and no rename is declared.
         is_by_time: whether a time is all that orders some of the events.
+        tombstones: keys of deleted rows, by the columns of their keys, with technical columns and `BAD`.
+        has_tombstones: whether `rows` has deletes that came as tombstones.
     """
 
     rows: DataFrame | None
@@ -46,6 +48,8 @@ class Parsed:
     defaults: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     is_by_time: bool = False
+    tombstones: tuple[DataFrame, ...] = ()
+    has_tombstones: bool = False
 
 
 def parse(
@@ -84,8 +88,11 @@ def parse(
         return Parsed(None, (), None)
     planned, unread, key_set = keyed_plans(records, reader, [s.seen for s in schemas], hints, spec.keys, key_set)
     refused = [refused_records(records, unread)] if unread else []
+    readable = records if not unread else records.where(~is_unread(unread))
+    tombstones = tuple(_tombstones(readable, p) for p in planned if p.plan.is_tombstone)
+    planned = [p for p in planned if not p.plan.is_tombstone]
     if not planned:
-        return Parsed(None, (), _together(refused))
+        return Parsed(None, (), _together(refused), tombstones=tombstones)
     last = {s.seen.schema: s.last for s in schemas}
     short = last.keys() - {s.seen.schema for s in schemas if not s.is_short}
     has_payloads = {s.seen.schema for s in schemas if s.has_payloads}
@@ -101,10 +108,9 @@ def parse(
         )
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
-    planned_records = records if not unread else records.where(~is_unread(unread))
     parts: list[DataFrame] = []
     for p in planned:
-        part = planned_records if len(last) == 1 else planned_records.where(of_schemas(p.schemas))
+        part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema; the payload alone is about a fifth.
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
@@ -117,8 +123,14 @@ def parse(
         parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
+    unseen = unreported(planned, existing, spec.rename)
     by_time = any(p.plan.is_by_time for p in planned)
-    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unreported(planned, existing, spec.rename), by_time)
+    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unseen, by_time, tombstones)
+
+
+def _tombstones(records: DataFrame, planned: Planned) -> DataFrame:
+    events = events_of(with_payloads(records.where(of_schemas(planned.schemas))), planned.plan)
+    return rows_of(events, planned.plan, {c.name: c.type for c in planned.plan.columns}, (), {})
 
 
 # --- what no event reports --------------------------------------------------------------------------------------

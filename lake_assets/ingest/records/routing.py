@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lake_assets.errors import InputError
 from lake_assets.formats import EventFormat, SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
-from lake_assets.formats.event_model import MANY, Boundary, SnapshotRow
+from lake_assets.formats.event_model import MANY, Boundary, Keyed, SnapshotRow
 from lake_assets.formats.files.file_streams import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, schema_key
 from lake_assets.formats.registry import read_record
@@ -34,6 +34,7 @@ class Routed:
         boundary: what it says about its transaction.
         snapshot: what it says about the snapshot that its row is part of, if any.
         control: what it is, if it says nothing about a row: a heartbeat, a signal, ...
+        keyed: what it says about the row of its key.
     """
 
     tables: tuple[SourceTable, ...] = ()
@@ -43,6 +44,7 @@ class Routed:
     boundary: Boundary | None = None
     control: str | None = None
     snapshot: SnapshotRow | None = None
+    keyed: Keyed | None = None
 
     @property
     def source_table(self) -> str | None:
@@ -71,15 +73,17 @@ def route(
         tables = event_format.routes(record, table)
     except InputError as e:
         return Routed(problem=str(e))
-    boundary = event_format.boundary(record)
-    if not tables:
+    boundary, keyed = event_format.boundary(record), event_format.keyed(record)
+    is_tombstone = keyed is not None and keyed.kind == "tombstone"
+    if not tables and not is_tombstone:
         return Routed(boundary=boundary, control=event_format.control_kind(record))
-    if is_signal_table(tables[0]) and str(tables[0]) not in kept and (kind := event_format.control_kind(record)):
+    is_signal = tables and is_signal_table(tables[0]) and str(tables[0]) not in kept
+    if is_signal and (kind := event_format.control_kind(record)):
         return Routed(boundary=boundary, control=kind)
     schema = event_format.schema_of(record)
     payload = event_format.without_schema(plain or text, schema) if schema else None
     snapshot = event_format.snapshot_row(record)
-    return Routed(tables, None, schema_key(schema), payload or plain, boundary, snapshot=snapshot)
+    return Routed(tables, None, schema_key(schema), payload or plain, boundary, None, snapshot, keyed)
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:
@@ -116,7 +120,9 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
         if row["problem"].startswith(KEPT_IN_PART):
             continue
         routed_record = route(reader, row["record"], spec.about, spec.limits.depth, kept)
-        if routed_record.problem is None:
+        # A tombstone that may be about several tables when it arrives may be about them afterwards.
+        is_tombstone = routed_record.keyed is not None and routed_record.keyed.kind == "tombstone"
+        if routed_record.problem is None and not is_tombstone:
             source_tables.update(str(r) for r in routed_record.tables)
             routed.append((row["position"], routed_record.source_table, routed_record.key, routed_record.payload))
     if not routed:

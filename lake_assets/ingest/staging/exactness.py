@@ -15,6 +15,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
+from lake_assets.formats.debezium_tombstones import REWRITE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.staging.staging_columns import set_property
@@ -31,7 +32,7 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename`, `time`, `snapshot`, `deletes` or `log`.
+        kind: `rejected`, `default`, `rename`, `time`, `tombstones`, `snapshot`, `deletes` or `log`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any; of a snapshot, the position of its first record.
@@ -73,6 +74,15 @@ def deletes_without_row(count: int) -> Reason:
     """Return the reason for a table without a key where rows to delete were not found."""
     return Reason(
         "deletes", f"{count} deletes or updates were about rows with values that no row here has", count=count
+    )
+
+
+def deleted_by_tombstones() -> Reason:
+    """Return the reason for a table where tombstones are all that the stream says of some deletes."""
+    return Reason(
+        "tombstones",
+        "tombstones are all that the stream says of some deletes, so the times of these deletes are those at which the "
+        f"tombstones were sent or arrived: {REWRITE}",
     )
 
 
@@ -215,6 +225,7 @@ def of_final(
     seen: Sequence[Reason],
     *,
     is_new: bool,
+    shows_times: bool,
 ) -> tuple[Reason, ...]:
     """Store and return the reasons after a step: those of staging that still matter, and those of its own events.
 
@@ -225,14 +236,16 @@ def of_final(
         names: names of its columns by the staging column that they copy unchanged.
         seen: the reasons that the step saw; counts of earlier steps are added.
         is_new: whether the step created or replaced the table.
+        shows_times: whether its rows have the times of changes.
     """
     upstream, stored = stored_in(lake.table(staging)), stored_in(lake.table(table))
-    reasons = [r for r in upstream if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
+    matters = [r for r in upstream if r.kind not in _OF_FINAL and (shows_times or r.kind != "tombstones")]
+    reasons = [r for r in matters if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
     own = {r.kind: r for r in stored if r.kind in _OF_FINAL and not is_new}
     for reason in seen:
         counted = _COUNTED.get(reason.kind)
         own[reason.kind] = counted(reason.count + own.get(reason.kind, _NONE).count) if counted else reason
-    reasons = [*(r for r in reasons if r.kind not in _OF_FINAL), *own.values()]
+    reasons += own.values()
     if reasons or stored or upstream:
         store(lake, table, reasons)
     return tuple(reasons)

@@ -21,6 +21,7 @@ from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.rereading import reason_to_reread, retyped, starts_elsewhere, without_absorbed
 from lake_assets.ingest.staging.staging_columns import check_source, projection
 from lake_assets.ingest.staging.staging_writes import Written, append_batch, may_append, merge_batch, replace_table
+from lake_assets.ingest.staging.tombstone_events import with_deletes
 from lake_assets.lake import LakeBase
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.rows_in_memory import rows_in_memory
@@ -148,6 +149,7 @@ class _Batch:
                 parsed = parse(records, spec, {}, schemas_by_source=schemas)
             else:
                 parsed = _parsed(lake, spec, records, is_reread=bool(self.reread_reason), schemas=schemas)
+            parsed = with_deletes(lake, spec, parsed, is_whole=bool(self.reread_reason))
             if self.reread_reason:
                 assert self.table is not None
                 written = replace_table(lake, spec, self.table, records, parsed, marks, is_fresh=self.is_fresh)
@@ -224,10 +226,11 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
             # All records have to be read anyway, not only the rejected ones.
             return _replayed_by_rereading(lake, spec, {r["position"] for r in before.collect()})
         raw = about(spark.table(lake.sql_name(spec.raw)), spec)
-        records = raw.join(F.broadcast(before), "position", "left_semi")
+        records = _with_later_tombstones(spec, raw, raw.join(F.broadcast(before), "position", "left_semi"), before)
         # They were within the limit of their batch: records that still cannot be read must not block the others.
         unlimited = replace(spec, max_rejected=None)
-        written = merge_batch(lake, unlimited, records, _parsed(lake, unlimited, records), None)
+        parsed = with_deletes(lake, unlimited, _parsed(lake, unlimited, records), is_whole=False)
+        written = merge_batch(lake, unlimited, records, parsed, None)
         # A record is no longer rejected once all of its events are in staging.
         bad = {r["position"] for r in written.bad}
         good = [r["position"] for r in before.collect() if r["position"] not in bad]
@@ -244,6 +247,16 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
         details=written.details(),
     )  # fmt: skip
+
+
+def _with_later_tombstones(spec: StagingSpec, raw: DataFrame, records: DataFrame, replayed: DataFrame) -> DataFrame:
+    """Return the replayed records and all later tombstones: the event before a tombstone gives it its place."""
+    tombstone = spec.reader.tombstone
+    if tombstone is None:
+        return records
+    first = replayed.agg(F.min("position")).collect()[0][0]
+    later = raw.where((F.col("position") > first) & F.expr(tombstone))
+    return records.unionByName(later.join(F.broadcast(replayed), "position", "left_anti"))
 
 
 def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) -> Outcome:
@@ -272,6 +285,7 @@ def _inexact(
         seen += [exactness.added_with_default(c) for c in parsed.defaults]
         seen += [exactness.renamed(old, new) for old, new in parsed.renames]
         seen += [exactness.by_time()] if parsed.is_by_time else []
+        seen += [exactness.deleted_by_tombstones()] if parsed.has_tombstones else []
     mark, raw = known_marks(lake.table(spec.table)).get(str(spec.raw)), lake.find(spec.raw)
     if mark is not None and mark.snapshot is not None and raw is not None:
         last = read_snapshots(raw, mark.snapshot).get(str(spec.source_table))

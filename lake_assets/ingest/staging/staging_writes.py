@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from lake_assets.errors import RebuildError, RecordsGoneError
-from lake_assets.formats.event_model import INDEX, POSITION
+from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, SEQUENCE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.event_rows import BAD
@@ -132,7 +132,7 @@ def merge_batch(
             make(lake, spec, good, parsed, marks)
             return []
         changes = prepare(lake, spec, good, parsed)
-        _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
+        _merge(lake, spec.table, good, stats["first"], stats["last"], marks, moves=parsed.has_tombstones)
         return changes
 
     return _split_and_write(lake, spec, records, parsed, kind_of(lake, spec), write)
@@ -289,8 +289,20 @@ def _with_table_columns(lake: LakeBase, table: TableId, rows: DataFrame, present
     )
 
 
-def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Watermarks | None) -> None:
+def _merge(
+    lake: LakeBase,
+    table: TableId,
+    rows: DataFrame,
+    first: int,
+    last: int,
+    marks: Watermarks | None,
+    *,
+    moves: bool = False,
+) -> None:
     """Insert the rows whose position in the stream is not in the table yet.
+
+    With `moves`, deletes that the table has get the place of these rows: a tombstone follows the event before it, which
+    may be read later.
 
     Not a plain append, since Iceberg lets two concurrent runs both append. This MERGE reads the positions of the window
     only, and Iceberg validates them, so the second run fails with a conflict.
@@ -299,11 +311,15 @@ def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: in
     types = columns_of(lake, table)
     rows = rows.select(*(F.col(quote(n)).cast(types[n]).alias(n) for n in names))
     listed = ", ".join(quote(n) for n in names)
-    position, index = quote(POSITION), quote(INDEX)
+    position, index, sequence = quote(POSITION), quote(INDEX), quote(SEQUENCE)
+    moved = (
+        f"WHEN MATCHED AND s.{OP} = '{DELETE}' AND NOT t.{sequence} <=> s.{sequence} "
+        f"THEN UPDATE SET t.{sequence} = s.{sequence} "
+    )
     with temp_view(rows) as view, committing(lake.spark(), table, marks):
         lake.spark().sql(
             f"MERGE INTO {lake.sql_name(table)} t USING {view} s ON t.{position} = s.{position} "
             f"AND t.{index} = s.{index} AND t.{position} BETWEEN {int(first)} AND {int(last)} "
-            f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position} "
+            f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position} {moved if moves else ''}"
             f"WHEN NOT MATCHED THEN INSERT ({listed}) VALUES ({', '.join('s.' + quote(n) for n in names)})"
         )

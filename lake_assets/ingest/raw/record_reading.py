@@ -1,0 +1,126 @@
+"""The records of one landing as Arrow batches: with positions, source tables, and what they say about each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from lake_assets.formats.event_model import Keyed
+from lake_assets.formats.files.file_streams import Record
+from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.ingest.raw import source_snapshots
+from lake_assets.ingest.raw.raw_tables import ARROW
+from lake_assets.ingest.raw.record_sources import Batch
+from lake_assets.ingest.raw.source_snapshots import TableSnapshot
+from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.routing import Routed, route
+from lake_assets.ingest.records.stream_transactions import Open, follow
+from lake_assets.ingest.records.tombstones import Tombstones
+
+ROWS_A_BATCH, BYTES_A_BATCH = 50_000, 64 << 20
+
+Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None, str | None]
+
+
+class RecordReading:
+    """Routes the records of a batch, assigns their positions and builds Arrow batches."""
+
+    def __init__(
+        self,
+        spec: RawSpec,
+        position: int,
+        routes: set[str],
+        open_: Mapping[str, Open | None],
+        snapshots: dict[str, TableSnapshot],
+        tombstones: Tombstones,
+    ) -> None:
+        self.spec, self.event_format, self.routes = spec, spec.reader, routes
+        # Signals of a table that is declared, or has rows already.
+        self.kept = {*routes, *map(str, spec.signal_tables)}
+        # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
+        self.open = dict(open_)
+        self.snapshots, self.has_snapshot = snapshots, False
+        self.tombstones = tombstones
+        self.first = self.position = position
+        self.rejected = 0
+        self.arrived = Counter[str]()
+        self.skipped = Counter[str]()
+        self.first_reason = ""
+        self.arrived_at = datetime.now(UTC)
+
+    def batches(self, batch: Batch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the raw table.
+
+        Raises:
+            RejectedLimitError: more records than declared cannot be routed.
+        """
+        rows: list[Row] = []
+        counts: dict[str, int] = {}
+        size = 0
+        for file, record in batch.read():
+            routed = self._route(record)
+            if routed.problem:
+                self.rejected += 1
+                self.first_reason = self.first_reason or f"{file}, line {record.number}: {routed.problem}"
+            if routed.control:
+                self.skipped[routed.control] += 1
+            if routed.source_table is not None:
+                self.arrived[routed.source_table] += 1
+            prefix = (self.position, routed.source_table, file, record.number, self.arrived_at)
+            transaction = self._follow(routed, batch.source_name)
+            rows.append((*prefix, record.text, routed.problem, routed.key, routed.payload, transaction))
+            counts[file] = counts.get(file, 0) + 1
+            self.position += 1
+            size += len(record.text)
+            if len(rows) >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
+                yield _batch(rows)
+                rows, size = [], 0
+        rejects.check_limit(
+            str(self.spec.table), self.spec.max_rejected, self.rejected, self.position - self.first, self.first_reason
+        )
+        if rows:
+            yield _batch(rows)
+        batch.end(counts, self.arrived_at)
+
+    def _follow(self, routed: Routed, source: str) -> str | None:
+        if routed.boundary is None:
+            return None
+        self.open[source], transaction = follow(self.open.get(source), routed.boundary, self.position)
+        return transaction
+
+    def _route(self, record: Record) -> Routed:
+        if record.problem:
+            return Routed(problem=record.problem)
+        routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth, self.kept)
+        if routed.keyed is not None:
+            routed = self._followed(routed, routed.keyed)
+        if routed.snapshot and routed.source_table:
+            is_known = routed.source_table in self.routes
+            source_snapshots.follow(
+                self.snapshots, routed.source_table, routed.snapshot, self.position, is_known=is_known
+            )
+            self.has_snapshot = True
+        self.routes.update(str(r) for r in routed.tables)
+        return routed
+
+    def _followed(self, routed: Routed, keyed: Keyed) -> Routed:
+        """Return a record with the table of which it deletes a row, if it is a tombstone that does."""
+        table, problem = self.tombstones.follow(keyed, routed.tables)
+        if keyed.kind != "tombstone":
+            return routed
+        if table is None:
+            return Routed(problem=problem)
+        return replace(routed, tables=(table,))
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    # Sorted by source table, so that a reader of one table skips row groups and pages of the others.
+    rows.sort(key=lambda r: (r[1] or "", r[0]))
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, type=f.type) for c, f in zip(columns, ARROW, strict=True)], schema=ARROW
+    )
