@@ -41,8 +41,6 @@ def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebu
         if missing := [str(t) for t, table in loaded.items() if table is None]:
             return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
         sources = {s: t for s in spec.sources if (t := loaded[s]) is not None}
-        if empty := [str(s) for s, t in sources.items() if t.metadata.current_snapshot_id is None]:
-            return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
         before = lake.find(spec.table)
         if not rebuild and step_notes.find_note(lake, spec.table) is None:
             windows = pending_windows(settings, before, sources)

@@ -239,6 +239,8 @@ class DeclaredTables:
             column=source.value if source else "value",
             key_column=source.key if source else None,
             order=tuple(source.order) if source else (),
+            on_gap=source.on_gap if source else "stop",
+            on_replaced=source.on_replaced if source else "stop",
             about=SourceTable.parse(stream.about) if stream.about else None,
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
