@@ -40,7 +40,7 @@ from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, continues
+from lake_assets.tables.pending_windows import Window, continues, missing_sources
 from lake_assets.tables.specs import BatchSize
 
 S = TypeVar("S", bound=Spec)
@@ -185,7 +185,7 @@ class RawStep(TableStep[RawSpec]):
         """Land new files, or new records of the source table."""
         began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
         if spec.source and not lake.exists(spec.source):
-            return Outcome(name, "waiting", why=f"{spec.source} does not exist yet")
+            return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
         landed = land(lake, spec)
         if not landed.files and not landed.why:
             if spec.landing and not spec.landing.exists():

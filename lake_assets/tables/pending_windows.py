@@ -14,6 +14,9 @@ from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplaced
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
 
+# What has become of a table that was read before.
+GONE = "no longer exists: it was dropped or renamed"
+
 
 @dataclass(frozen=True)
 class LostHistory:
@@ -83,6 +86,16 @@ def known_marks(table: Table | None) -> Watermarks:
         return read_marks(table) if table is not None else {}
     except SnapshotExpiredError:
         return {}
+
+
+def is_gone(target: Table | None, source: TableId) -> bool:
+    """Whether a missing source existed once: its target has absorbed it."""
+    return str(source) in known_marks(target)
+
+
+def missing_sources(target: Table | None, missing: Iterable[TableId]) -> str:
+    """Return what a table waits for: sources that do not exist yet, or that are gone."""
+    return "; ".join(f"{s} {GONE}" if is_gone(target, s) else f"{s} does not exist yet" for s in missing)
 
 
 def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:

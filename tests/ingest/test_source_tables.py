@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,11 +15,11 @@ from lake_assets.errors import HistoryError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.source_tables import GAP_PROPERTY
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.metadata_commits import commit
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.outcome import Outcome
+from tests.support.upkeep import empty_in_place
 
 RAW, SOURCE = TableId.parse("raw.events"), "kafka.events"
 SCHEMA = pa.schema([("v", pa.string()), ("o", pa.int64())])
@@ -60,13 +59,7 @@ class Topic:
         table.maintenance.expire_snapshots().by_ids(old).commit()
 
     def empty_in_place(self) -> None:
-        """What CREATE OR REPLACE TABLE leaves: the same uuid and snapshots, none of them current."""
-
-        def emptied(metadata: dict[str, Any]) -> dict[str, Any]:
-            refs = {n: r for n, r in metadata.get("refs", {}).items() if n != "main"}
-            return {**metadata, "current-snapshot-id": -1, "refs": refs, "snapshot-log": []}
-
-        commit(self.lake.table(SOURCE), emptied)
+        empty_in_place(self.lake, SOURCE)
 
     def recreate(self) -> None:
         self.lake.catalog.drop_table(SOURCE)

@@ -45,7 +45,7 @@ from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, window_of
+from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, missing_sources, window_of
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
@@ -103,10 +103,10 @@ def _due(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> _
     """Return the step, or the outcome if there is nothing to do."""
     name = str(spec.table)
     loaded = {s: lake.find(s) for s in spec.sources}
-    if missing := [str(s) for s, table in loaded.items() if table is None]:
-        return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
-    tables = {s: table for s, table in loaded.items() if table is not None}
     target = lake.find(spec.table)
+    if missing := [s for s, table in loaded.items() if table is None]:
+        return Outcome(name, "waiting", why=missing_sources(target, missing))
+    tables = {s: table for s, table in loaded.items() if table is not None}
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
     is_current = target is not None and is_same_query(target, spec)
