@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_status_and_hints_know_tables_in_nested_namespaces(plain_lake: Lake) -> 
 
 
 @contextmanager
-def server(*, nested: str) -> Iterator[str]:
+def server(*, nested: str) -> Generator[str]:
     """A REST catalog that only lists namespaces; `nested`: `listed`, `ignored` (the top level again), or `refused`."""
 
     class Handler(BaseHTTPRequestHandler):
