@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from lake_assets.jobs.step_parameters import StepParameters
 from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
+from lake_assets.orchestration.sensing.pending_scan import scan
 from lake_assets.pipeline.pending import pending_of
 from lake_assets.tables.outcome import Outcome
 from tests.jobs.playback import DAILY, PLAYS, SCHEMA, append, play, rows_of
@@ -75,7 +77,10 @@ def test_a_job_receives_the_rows_of_an_emptied_source_and_goes_on_with_the_other
     assert not job.calls[-1].is_initial
     empty_in_place(media, PLAYS)
     play(media, (4, 4, 4), table=OTHER)
-    assert [p.source for p in pending_of(media, JobSpec(SETTINGS, job, "p"))] == [PLAYS, OTHER]
+    spec = JobSpec(SETTINGS, job, "p")
+    (due,) = scan(media, [spec], {DAILY: "step"}, 0.0)
+    assert [w.source for w in due.windows] == [PLAYS, OTHER]
+    assert re.search(r"raw\.playback \d+\.\.empty, raw\.other \d+\.\.\d+", due.work.what)
     assert run(media, job).status == "absorbed"
     call = job.calls[-1]
     assert (call.is_initial, call.is_empty, call.sources[PLAYS].end) == (False, False, None)

@@ -13,9 +13,13 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lake_assets import Changes, Lake, Pipeline, model
+from lake_assets.commands.run_and_status import table_status
 from lake_assets.errors import NotAnAncestorError, TableReplacedError
+from lake_assets.models.explanation import explain
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.pipeline.verification import verify
 from tests.support.models import Proof
 from tests.support.queries import Query
 
@@ -71,7 +75,13 @@ def test_models_follow_sources_that_are_created_or_replaced_without_rows(lake: L
     assert {"retract", "keys", "ranges", "full"} <= (proof.strategies - before).keys()
     proof.sql(*created(A), "INSERT INTO src.b VALUES (3, 'three')")
     assert {p.table for p in proof.pipeline.pending(lake)} == set(SQL)
+    every = next(s for s in proof.pipeline.specs(lake) if str(s.table) == "agg.every")
+    assert isinstance(every, ModelSpec)
+    assert explain(lake, every).state == "pending"
+    behind = table_status(lake, every.table)
+    assert (behind.behind, behind.rows_behind) == ({"src.a": 1, "src.b": 1}, 5)
     proof.run(spark=False)  # the new row of the other source is absorbed, too
+    assert verify(lake, every).equal
     assert proof.pipeline.pending(lake) == []
     assert {o.status for o in proof.run(spark=False).values()} == {"nothing"}
     proof.sql("INSERT INTO src.b VALUES (4, 'four')", FILL[0])

@@ -67,4 +67,4 @@ def test_values_are_bound_in_one_place_only() -> None:
         for path in Path(lake_assets.__path__[0]).rglob("*.py")
         if re.search(r"sql\([^)]*\bargs=", path.read_text())
     }
-    assert files == {"tables/spark_frames.py": 2}
+    assert files == {"tables/spark_frames.py": 1}
