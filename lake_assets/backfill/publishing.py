@@ -182,11 +182,13 @@ class _Graft:
         if copied == mark or copied is None:
             return copied == mark
         loaded = self._lake.find(source)
-        if loaded is None or copied.snapshot is None:
+        if loaded is None:
             return False
         if copied.snapshot == loaded.metadata.current_snapshot_id:
             return copied.uuid == str(loaded.metadata.table_uuid)
-        return mark.snapshot in {s.snapshot_id for s in ancestors(loaded, copied.snapshot)}
+        return copied.snapshot is not None and mark.snapshot in {
+            s.snapshot_id for s in ancestors(loaded, copied.snapshot)
+        }
 
     def _stale(self, why: str) -> StaleBackfillError:
         backfill, undone = self._backfill.id, self._backfill.undoes

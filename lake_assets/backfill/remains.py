@@ -112,7 +112,7 @@ def _of_killed_runs(lake: Lake) -> Iterator[Remains]:
     for left in icdc.leftovers(lake):
         why = f"a capture of {left.source} by a run that was killed"
         yield Remains(str(left.table), "killed run", why, "drops it", mend=lambda: icdc.sweep(lake))
-    for namespace in lake.catalog.list_namespaces():
+    for namespace in lake.namespaces():
         for name in lake.tables(namespace) if namespace != icdc.NAMESPACE else ():
             table = _readable(lake, name)
             if branches := leftovers.abandoned_branches(table) if table else []:
@@ -160,6 +160,9 @@ def _of_table(lake: Lake, spec: Spec, table: Table) -> Iterator[Remains]:
     for window in windows:
         if window.lost:
             yield Remains(name, "source", window.lost.why, "the next run rebuilds it from what its sources hold")
+        elif window.start is not None and window.head.snapshot is None:
+            why = f"{window.source} was replaced by an empty table"
+            yield Remains(name, "source", why, "the next run absorbs that its rows are gone")
         elif window.start is not None and window.start not in _history(sources[window.source]):
             why = f"{window.source} was rolled back beyond what {name} has absorbed"
             yield Remains(name, "source", why, "the next run takes back what was rolled back")

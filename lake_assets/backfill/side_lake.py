@@ -154,7 +154,7 @@ class SideLake:
         """Return the registered tables of the lake: working copies and sources."""
         if self._own_file is not None and not self._own_file.exists():
             return []
-        namespaces = (n for n in self.lake.catalog.list_namespaces() if n != icdc.NAMESPACE)
+        namespaces = (n for n in self.lake.namespaces() if n != icdc.NAMESPACE)
         return [table for namespace in namespaces for table in self.lake.tables(namespace)]
 
     def drop(self) -> None:

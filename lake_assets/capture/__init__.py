@@ -8,6 +8,6 @@ from lake_assets.capture.captured import Capture, CapturedFile, capture
 from lake_assets.capture.field_ranges import FieldRange
 from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.snapshot_points import Point
-from lake_assets.capture.windows import Window
+from lake_assets.capture.windows import EMPTY, Window
 
-__all__ = ["Capture", "CapturedFile", "FieldRange", "IcdcTables", "Point", "Window", "capture"]
+__all__ = ["EMPTY", "Capture", "CapturedFile", "FieldRange", "IcdcTables", "Point", "Window", "capture"]

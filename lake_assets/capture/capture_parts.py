@@ -45,11 +45,12 @@ def by_snapshot(reader: ManifestReader, window: Window, unpartitioned: frozenset
         NotAnAncestorError: the start is not an ancestor of the end: rolled back, staged, or on another branch.
         SnapshotExpiredError: a snapshot within the window has expired.
     """
-    if window.end is None or window.start_snapshot_id == window.end_snapshot_id:
+    if window.start_snapshot_id == window.end_snapshot_id:
         return []
     if window.divergence:
+        end = window.end_snapshot_id or "the empty table"
         raise NotAnAncestorError(
-            f"{window.table}: snapshot {window.start_snapshot_id} is not an ancestor of {window.end_snapshot_id}, so "
+            f"{window.table}: snapshot {window.start_snapshot_id} is not an ancestor of {end}, so "
             f"no snapshots lead from one to the other: {window.divergence.reason}. Instead, "
             f"{window.divergence.advice}, or capture the net change (granularity='net')"
         )

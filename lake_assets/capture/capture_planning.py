@@ -75,20 +75,20 @@ class Plan:
 State = tuple[str, int]
 
 
-def plan(reader: ManifestReader, start: str | None, end: str, unpartitioned: frozenset[int]) -> Plan:
+def plan(reader: ManifestReader, start: str | None, end: str | None, unpartitioned: frozenset[int]) -> Plan:
     """Compare two snapshots.
 
     Args:
         reader: reads manifests.
         start: the manifest list of the window's start; None: an empty table.
-        end: the manifest list of its end.
+        end: the manifest list of its end; None: an empty table.
         unpartitioned: ids of the partition specs without fields.
 
     Raises:
         MissingDataFileError: a manifest is missing.
         CorruptMetadataError: a manifest cannot be read.
     """
-    ends, end_kind = reader.manifest_list(end)
+    ends, end_kind = reader.manifest_list(end) if end else ([], None)
     starts, start_kind = reader.manifest_list(start) if start else ([], None)
     check_counts(starts, ends)
     start_paths, end_paths = {m.path for m in starts}, {m.path for m in ends}
@@ -123,10 +123,10 @@ def net(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -
         MissingDataFileError: a manifest is missing.
         CorruptMetadataError: a manifest cannot be read.
     """
-    if window.is_empty or window.end is None:
+    if window.is_empty:
         return Plan()
-    begin = window.start.manifest_list if window.start else None
-    planned = plan(reader, begin, window.end.manifest_list, unpartitioned)
+    begin, end = (p.manifest_list if p else None for p in (window.start, window.end))
+    planned = plan(reader, begin, end, unpartitioned)
     if not (planned.before.data and window.is_forward and window.is_complete):
         return planned
     parents = {p.snapshot_id: p.manifest_list for p in (window.start, *window.steps) if p is not None}

@@ -27,7 +27,7 @@ from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.icdc_session import OpenTables, check_files
 from lake_assets.capture.rows.incompatible_columns import incompatible_columns
 from lake_assets.capture.rows.spark_types import spark_type, spark_types
-from lake_assets.capture.windows import Bound, Window, resolve
+from lake_assets.capture.windows import Bound, End, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
@@ -364,7 +364,7 @@ def capture(
     lake: LakeBase,
     table: str | TableId,
     start: Bound = None,
-    end: Bound = None,
+    end: End = None,
     *,
     granularity: Granularity = "net",
     table_uuid: str | None = None,
@@ -375,7 +375,7 @@ def capture(
         lake: the lake.
         table: `namespace.name`.
         start: snapshot id, tag or branch, or a point in time; None: everything up to `end`.
-        end: like `start`; None: the table's current snapshot.
+        end: like `start`; None: the table's current snapshot; `EMPTY`: a table without rows.
         granularity: `net` changes of the window, or the changes of every `snapshot`.
         table_uuid: the uuid of the table that `start` belongs to, if known.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
+from typing import Final, Literal
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -23,6 +25,20 @@ from lake_assets.lake.metadata.snapshot_log import between
 Bound = int | str | datetime | None
 
 
+class Empty(Enum):
+    """The type of `EMPTY`."""
+
+    EMPTY = "empty"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+# The end of a window whose table has no current snapshot there: it was created or replaced without rows.
+EMPTY: Final = Empty.EMPTY
+End = Bound | Literal[Empty.EMPTY]
+
+
 @dataclass(frozen=True)
 class Window:
     """The interval `(start, end]` of one table's history."""
@@ -32,7 +48,7 @@ class Window:
     start: Point | None
     """None for everything up to the end."""
     end: Point | None
-    """None if the table has no snapshot yet."""
+    """None if the table has no current snapshot there: it is new, or was replaced by an empty table."""
     ancestor: Point | None
     """The newest common ancestor of start and end; None if it does not exist or has expired."""
     steps: tuple[Point, ...]
@@ -84,7 +100,7 @@ class Window:
     @property
     def is_empty(self) -> bool:
         """Whether the snapshots alone show that nothing changed: same snapshot, or upkeep only."""
-        if self.end is None or self.start_snapshot_id == self.end_snapshot_id:
+        if self.start_snapshot_id == self.end_snapshot_id:
             return True
         upkeep = all(p.operation == "replace" for p in self.steps)
         return self.start is not None and self.is_forward and self.is_complete and upkeep
@@ -94,7 +110,7 @@ class Window:
 
 
 def resolve(
-    table: Table, name: TableId, start: Bound = None, end: Bound = None, *, table_uuid: str | None = None
+    table: Table, name: TableId, start: Bound = None, end: End = None, *, table_uuid: str | None = None
 ) -> Window:
     """Resolve two points of a table's history to a window; reads only the table's metadata.
 
@@ -103,8 +119,8 @@ def resolve(
         name: the table's name in errors.
         start: snapshot id, tag or branch, or a point in time of the main branch (UTC without a time zone); None:
             everything up to end.
-        end: like `start`; None: the current snapshot. Rows have the schema of this snapshot, or the table's current
-            schema if end is None or a branch.
+        end: like `start`; None: the current snapshot; `EMPTY`: a table without rows. Rows have the schema of this
+            snapshot, or the table's current schema if end is None, a branch or `EMPTY`.
         table_uuid: the uuid of the table that start belongs to, if known.
 
     Raises:
@@ -124,14 +140,14 @@ def resolve(
     first = None if start is None else find(table, name, start)
     if start is not None and first is None and not isinstance(start, datetime):
         raise SnapshotNotFoundError(f"{name}: branch {start!r} has no snapshot yet")
-    if end is None:
+    if end is EMPTY:
+        last = None
+    elif end is None:
         last = meta.current_snapshot()
     else:
         last = find(table, name, end)
         if last is None:
             raise SnapshotNotFoundError(f"{name} had no snapshot at {end}: its first is later. Name a later end")
-    if first is not None and last is None:
-        raise SnapshotNotFoundError(f"{name} has no current snapshot, so a window cannot end there")
     reads_current = end is None or (isinstance(end, str) and _is_branch(meta, end))
     schema_id = last.schema_id if last and not reads_current else None
     window = _between(meta, name, first, last, meta.current_schema_id if schema_id is None else schema_id)
@@ -159,8 +175,18 @@ def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: S
         undone=tuple(map(point, log.undone)),
         is_complete=log.ancestor is not None or is_from_beginning,
         schema_id=schema,
-        divergence=divergence(meta, first, last, log.ancestor) if diverges and first and last else None,
+        divergence=_divergence(meta, first, last, log.ancestor) if diverges or last is None else None,
     )
+
+
+def _divergence(
+    meta: TableMetadata, first: Snapshot | None, last: Snapshot | None, ancestor: Snapshot | None
+) -> Divergence | None:
+    if first is None:
+        return None
+    if last is None:
+        return Divergence("the table was replaced by an empty one", "capture the table before it was replaced")
+    return divergence(meta, first, last, ancestor)
 
 
 def _was_rolled_back(meta: TableMetadata, first: Snapshot, last: Snapshot) -> bool:

@@ -37,7 +37,7 @@ from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.row_counts import row_count
+from lake_assets.lake.metadata.row_counts import row_count, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
@@ -291,6 +291,8 @@ def _newer(lake: Lake, table: IcebergTable, source: str, start: int | None) -> _
         return _Newer(None)
     head, about = loaded.metadata.current_snapshot_id, table.properties.get(SOURCE_TABLE_PROPERTY)
     of = SourceTable.parse(about) if about else None
+    if head is None and start is not None and of is None and (emptied := loaded.snapshot_by_id(start)):
+        return _Newer(1, visible_rows(emptied))  # it was replaced by an empty table
     if of:
         # A raw table may have many staging tables: snapshots without records for this one do not move its watermark.
         start = nothing_until(loaded, start, head, of)
@@ -311,9 +313,7 @@ def _newer(lake: Lake, table: IcebergTable, source: str, start: int | None) -> _
 
 def _own_tables(lake: Lake) -> list[TableId]:
     order = {"raw": 0, "staging": 1, "final": 2, "agg": 3}
-    spaces = sorted(
-        (n for n in lake.catalog.list_namespaces() if n[0] != "icdc"), key=lambda n: (order.get(n[0], 9), n)
-    )
+    spaces = sorted((n for n in lake.namespaces() if n[0] != "icdc"), key=lambda n: (order.get(n[0], 9), n))
     tables = [t for n in spaces for t in lake.tables(n)]
     return [t for t in tables if PIPELINE_PROPERTY in lake.table(t).properties]
 

@@ -43,7 +43,7 @@ def step(
         return
     facts = _facts(lake, note, decision)
     for source, window in note.windows.items():
-        console.print(f"{source}: ({window.start or 'beginning'}, {window.end}]", markup=False)
+        console.print(f"{source}: {window}", markup=False)
     console.print(f"began {facts['began']} UTC", markup=False)
     if note.error:
         console.print(f"failed: {note.error}", markup=False)
@@ -58,5 +58,5 @@ def _facts(lake: Lake, note: StepNote, decision: str | None) -> dict[str, str]:
         "state": decision or note.state(lake.find(note.target)),
         "began": f"{datetime.fromtimestamp(note.began, UTC):%Y-%m-%d %H:%M:%S}",
         "error": note.error,
-        "windows": ", ".join(f"{s} ({w.start or 'beginning'}, {w.end}]" for s, w in note.windows.items()),
+        "windows": ", ".join(f"{s} {w}" for s, w in note.windows.items()),
     }

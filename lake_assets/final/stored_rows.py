@@ -53,8 +53,7 @@ def stored_rows(target: Target, keys: DataFrame | None, branch: str | None = Non
         return lake.spark().table(name)
     pruning = prune_by(target, keys)
     sql = f"SELECT * FROM {name} t" + (f" WHERE {pruning.condition}" if pruning.condition else "")
-    rows = lake.spark().sql(sql, args=pruning.values) if pruning.values else lake.spark().sql(sql)
-    return rows.join(keys, list(target.key), "left_semi")
+    return over(lake.spark(), sql, {}, pruning.values).join(keys, list(target.key), "left_semi")
 
 
 def prune_by(target: Target, keys: DataFrame, at_most: int | None = None) -> Pruning:

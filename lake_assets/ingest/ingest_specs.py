@@ -16,6 +16,8 @@ from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
 
+OnLostHistory = Literal["stop", "append"]
+
 
 @dataclass(frozen=True)
 class RawSpec:
@@ -27,6 +29,9 @@ class RawSpec:
         column: the column of that table that holds the record.
         key_column: the column that holds the record's key, as Kafka has it apart.
         order: columns of that table by which the records of one snapshot are ordered.
+        on_gap: what to do if the landed snapshot of that table is no longer part of its history: stop, or append the
+            records that the raw table lacks.
+        on_replaced: the same if that table was dropped and created again.
         about: the source table of all records, for formats whose records do not name it.
         max_rejected: how many records of a batch may be unroutable; None: any number.
         batch: how much one commit lands, in whole files, and how long fewer files wait.
@@ -44,6 +49,8 @@ class RawSpec:
     column: str = "value"
     key_column: str | None = None
     order: tuple[str, ...] = ()
+    on_gap: OnLostHistory = "stop"
+    on_replaced: OnLostHistory = "stop"
     about: SourceTable | None = None
     max_rejected: Limit | None = None
     batch: BatchSize = UNLIMITED

@@ -33,7 +33,7 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, to_properties
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
-from lake_assets.tables.pending_windows import Window, head_of, known_marks
+from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.table_ddl import check_owner_in
 
@@ -79,12 +79,14 @@ class CapturedStep:
     @property
     def is_initial(self) -> bool:
         """Whether the job has to read everything that its sources hold: a first run, or a rebuild."""
-        return any(w.start is None for w in self.windows.values())
+        return not continues(self.windows.values())
 
     @cached_value
     def is_empty(self) -> bool:
-        """Whether no row changed in any source."""
-        return all(w.head.snapshot is None or self.capture(s).is_empty for s, w in self.windows.items())
+        """Whether the job has nothing to do: no row changed in any source, and its table holds no rows of former
+        ones."""
+        has_lost = any(w.lost for w in self.windows.values()) or any(m.snapshot for m in self._base.values())
+        return not (self.is_initial and has_lost) and all(self.capture(s).is_empty for s in self.windows)
 
     @property
     def marks(self) -> dict[str, Watermark]:
@@ -112,7 +114,7 @@ class CapturedStep:
             raise JobError(f"{self.table}: {name} is no source of this step: it has {', '.join(self.windows)}")
         if name not in self._captures:
             window = self.windows[name]
-            captured = capture(self.lake, name, window.start, window.head.snapshot, table_uuid=window.head.uuid)
+            captured = capture(self.lake, name, window.start, window.end, table_uuid=window.head.uuid)
             self._captures[name] = self._scope.enter_context(captured)
         return self._captures[name]
 
@@ -158,8 +160,7 @@ class CapturedStep:
 
     @property
     def _changed(self) -> dict[str, Capture]:
-        changed = {s: self.capture(s) for s, w in self.windows.items() if w.head.snapshot is not None}
-        return {s: c for s, c in changed.items() if not c.is_empty}
+        return {s: c for s in self.windows if not (c := self.capture(s)).is_empty}
 
     @cached_value
     def parameters(self) -> StepParameters:
@@ -167,7 +168,17 @@ class CapturedStep:
         lookups = {str(t): head_of(self.lake.table(t)).snapshot for t in self._settings.lookups}
         keys = self.keys if self._settings.keys else None
         sources = {s: self._source(s, w) for s, w in self.windows.items()}
-        return StepParameters(str(self.table), self.id, sources, lookups, self.ranges, keys, self.properties)
+        return StepParameters(
+            str(self.table),
+            self.id,
+            sources,
+            lookups,
+            self.ranges,
+            keys,
+            self.properties,
+            self.is_initial,
+            self.is_empty,
+        )
 
     def _source(self, name: str, window: Window) -> StepSource:
         if name not in self._changed:

@@ -19,6 +19,7 @@ from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.pending_windows import missing_sources
 from lake_assets.tables.table_ddl import columns_of, key_in
 
 
@@ -38,11 +39,9 @@ def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebu
     began, name, settings = time.monotonic(), str(spec.table), spec.settings
     with named_errors(spec.table):
         loaded = {t: lake.find(t) for t in (*spec.sources, *spec.lookups)}
-        if missing := [str(t) for t, table in loaded.items() if table is None]:
-            return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
+        if missing := [t for t, table in loaded.items() if table is None]:
+            return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), missing))
         sources = {s: t for s in spec.sources if (t := loaded[s]) is not None}
-        if empty := [str(s) for s, t in sources.items() if t.metadata.current_snapshot_id is None]:
-            return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
         before = lake.find(spec.table)
         if not rebuild and step_notes.find_note(lake, spec.table) is None:
             windows = pending_windows(settings, before, sources)

@@ -51,6 +51,9 @@ class NotedWindow:
         """The watermark after the step."""
         return Watermark(self.uuid, self.end)
 
+    def __str__(self) -> str:
+        return f"({self.start or 'beginning'}, {self.end or 'empty'}]"
+
 
 @dataclass(frozen=True)
 class StepNote:
@@ -133,7 +136,7 @@ class StepNote:
 
     def unknown(self) -> StepUnknownError:
         """The error for an interrupted step that is declared to stop."""
-        windows = ", ".join(f"{s} ({w.start or 'beginning'}, {w.end}]" for s, w in self.windows.items())
+        windows = ", ".join(f"{s} {w}" for s, w in self.windows.items())
         how = f"failed ({self.error})" if self.error else "was killed"
         evidence = (
             f"{self.target} has changed since, but no commit carries the step's watermark"

@@ -34,7 +34,8 @@ class StepSource:
     """One source of a step.
 
     Attributes:
-        start, end: the window: its changes after `start`, up to `end`; `start` None: everything up to `end`.
+        start, end: the window: its changes after `start`, up to `end`; None: the source was, or is, empty. On a first
+            run `start` is None as well.
         is_empty: whether no row changed.
         after: the ICDC table over the changed files at `end`; None: there are none.
         before: the same at `start`.
@@ -62,6 +63,8 @@ class StepParameters:
         ranges: the declared ranges, united over the sources.
         keys: the distinct values of the declared key expressions over all changed rows.
         properties: snapshot properties with the watermark, for the job's own commit.
+        is_initial: whether the job has to read everything that the sources hold: a first run, or a rebuild.
+        is_empty: whether the job has nothing to do.
     """
 
     table: str
@@ -71,16 +74,8 @@ class StepParameters:
     ranges: Mapping[str, FieldRange] = field(default_factory=dict)
     keys: Sequence[Mapping[str, Any]] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row changed in any source."""
-        return all(s.is_empty for s in self.sources.values())
-
-    @property
-    def is_initial(self) -> bool:
-        """Whether the job has to read everything that the sources hold: a first run, or a rebuild."""
-        return any(s.start is None for s in self.sources.values())
+    is_initial: bool = False
+    is_empty: bool = False
 
     @property
     def spark_conf(self) -> dict[str, str]:
@@ -134,6 +129,8 @@ class StepParameters:
                 {n: _range_of_json(r) for n, r in fields["ranges"].items()},
                 None if keys is None else [{n: _decoded(types.get(n), v) for n, v in k.items()} for k in keys],
                 fields["properties"],
+                fields["is_initial"],
+                fields["is_empty"],
             )
         except (ValueError, TypeError, LookupError, AttributeError) as e:
             raise JobError(

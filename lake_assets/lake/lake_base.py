@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 import pydantic
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
@@ -139,7 +140,7 @@ class LakeBase:
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             existing = ", ".join(str(t) for t in self.tables(table_id.namespace)) or "no tables"
             where = hide_in(self.config.catalog.get("uri", self.config.name))
-            names = (str(t) for namespace in self.catalog.list_namespaces() for t in self.tables(namespace))
+            names = (str(t) for namespace in self.namespaces() for t in self.tables(namespace))
             raise TableNotFoundError(
                 f"no table {table_id}{nearest(str(table_id), names)} in the lake at {where}; "
                 f"{'.'.join(table_id.namespace)} holds: {existing}"
@@ -168,6 +169,23 @@ class LakeBase:
             return sorted(TableId.parse(tuple(parts)) for parts in self.catalog.list_tables(namespace))
         except NoSuchNamespaceError:
             return []
+
+    def namespaces(self) -> list[tuple[str, ...]]:
+        """Return all namespaces, nested ones after those that contain them; catalogs list one level at a time."""
+        found: list[tuple[str, ...]] = []
+        level = [tuple(n) for n in self.catalog.list_namespaces()]
+        while level:
+            found += level
+            level = [below for namespace in level for below in self._below(namespace)]
+        return found
+
+    def _below(self, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+        try:
+            below = {tuple(n) for n in self.catalog.list_namespaces(namespace)}
+        except (NoSuchNamespaceError, BadRequestError):
+            return []  # dropped meanwhile; or the server has no nested namespaces
+        # Servers without nested namespaces may also list the top level again.
+        return sorted(n for n in below if n[:-1] == namespace)
 
     def ensure_namespace(self, namespace: tuple[str, ...]) -> None:
         """Create the namespace if it does not exist."""

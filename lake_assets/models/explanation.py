@@ -18,6 +18,7 @@ from lake_assets.models.steps.model_runs import choice, is_same_query, windows_o
 from lake_assets.models.steps.planned_models import planned
 from lake_assets.models.steps.recomputed_ranges import tables_without_column
 from lake_assets.tables.outcome import Absorbed
+from lake_assets.tables.pending_windows import continues
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,11 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
             )
     elif target is not None and (lost := [w.lost.why for w in windows.values() if w.lost]):
         state, now_why = "pending", "; ".join(lost)
-    elif target is not None and all(w.mark and w.mark.snapshot for w in windows.values()):
+    elif target is not None and continues(windows.values()):
         state, now, now_why = "current", "", ""
         if open_ := {s: w for s, w in windows.items() if not w.is_absorbed}:
             with contextlib.ExitStack() as scope:
-                captures = {
-                    s: scope.enter_context(capture(lake, s, w.start, w.head.snapshot)) for s, w in open_.items()
-                }
+                captures = {s: scope.enter_context(capture(lake, s, w.start, w.end)) for s, w in open_.items()}
                 absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
                 expected = estimate(
                     model.strategy, windows, tables, captures, past_costs(target), spec.full_above, target=target,

@@ -19,7 +19,7 @@ class Pending:
 
     Attributes:
         source: a table, or a landing folder.
-        start, end: snapshots (None for a folder).
+        start, end: snapshots (None for a folder, and for an empty table).
         files: landed files that are new (0 for a table).
         paths: these files.
         left: number of snapshots after `end` that remain for the next step, if batches are limited.
@@ -45,11 +45,7 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     table = lake.find(spec.table)
     loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
     windows = step.windows(lake, table, loaded)
-    return [
-        Pending(name, str(w.source), w.start, w.head.snapshot)
-        for w in windows
-        if not w.is_absorbed and w.head.snapshot is not None
-    ]
+    return [Pending(name, str(w.source), w.start, w.head.snapshot) for w in windows if step.is_due(w)]
 
 
 def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: SnapshotPins) -> list[Pending]:
@@ -72,12 +68,13 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
     loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
     if len(loaded) < len(spec.sources):
         return list(pending)
-    windows = step_of(spec).batch(lake, table, loaded, pins)
+    step = step_of(spec)
+    windows = step.batch(lake, table, loaded, pins)
     by_source = {str(w.source): w for w in windows if not w.is_absorbed}
     return [
         replace(p, end=w.head.snapshot, left=w.left)
         for p in pending
-        if (w := by_source.get(p.source)) and w.head.snapshot
+        if (w := by_source.get(p.source)) and step.is_due(w)
     ]
 
 

@@ -28,6 +28,7 @@ from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Relationship
+from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.schema_changes import is_former
 
 
@@ -136,15 +137,21 @@ def _of_jobs(
             continue
         query, reads = read_full(spec.table, spec.full)
         tables = {t: lake.find(t) for t in reads}
-        if missing := [str(t) for t, table in tables.items() if not table and not open_ended and t not in declared]:
-            problems.append(
-                f"{full_at(spec.table)} reads {', '.join(missing)}, which neither exists in the lake nor is declared"
-            )
+        if missing := [t for t, table in tables.items() if not table and not open_ended and t not in declared]:
+            problems += _missing_tables(lake, spec, full_at(spec.table), missing)
         schemas = {t: outputs_of.get(t) or (_columns(table) if table else None) for t, table in tables.items()}
         known = {t: columns for t, columns in schemas.items() if columns}
         if len(known) == len(reads):
             problems += [f"{full_at(spec.table, line)}: {text}" for line, text in column_problems(query, known)]
     return problems
+
+
+def _missing_tables(lake: LakeBase, spec: Spec, at: str, missing: Sequence[TableId]) -> list[str]:
+    target = lake.find(spec.table)
+    return [
+        f"{at} reads {t}, which {GONE if is_gone(target, t) else 'neither exists in the lake nor is declared'}"
+        for t in missing
+    ]
 
 
 def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
@@ -219,11 +226,9 @@ def _of_audits(
         for audit in spec.audits:
             at = f"{spec.table}: audit {audit.name}"
             if missing_tables := [
-                str(t) for t in audit.reads if not open_ended and t not in columns_by_table and not lake.exists(t)
+                t for t in audit.reads if not open_ended and t not in columns_by_table and not lake.exists(t)
             ]:
-                problems.append(
-                    f"{at} reads {', '.join(missing_tables)}, which neither exists in the lake nor is declared"
-                )
+                problems += _missing_tables(lake, spec, at, missing_tables)
             if own and (missing := [c for c in audit.spelled_as(own).columns if c not in own]):
                 problems.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
             if (

@@ -39,16 +39,18 @@ def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Out
         inserted, updated and deleted are the differences between the two (in their common columns).
 
     Raises:
-        RebuildError: the table is a raw table, or its sources are missing or empty.
+        RebuildError: the table is a raw table, or a source is missing, or its raw or staging table is empty.
         ConcurrentWriteError: every attempt lost a race to another writer.
         AuditFailedError: the new rows do not pass the audits. Nothing is published.
         LakeError: see the steps.
     """
-    if why := step_of(spec).why_not_rebuilt:
+    step = step_of(spec)
+    if why := step.why_not_rebuilt:
         raise RebuildError(why)
     for source in spec.sources:
         table = lake.find(source)
-        if table is None or table.metadata.current_snapshot_id is None:
+        is_empty = table is not None and table.metadata.current_snapshot_id is None
+        if table is None or (is_empty and step.empty_sources == "ignored"):
             what = "does not exist" if table is None else "is still empty"
             raise RebuildError(
                 f"{spec.table} cannot be rebuilt: its source {source} {what}. {spec.table} is unchanged. Run the "

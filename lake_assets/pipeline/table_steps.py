@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pyiceberg.table import Table
 
@@ -20,8 +20,8 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.file_ledger import ledger_of
-from lake_assets.ingest.raw.landing import Landed, land, new_files, pending_of_table
-from lake_assets.ingest.raw.raw_tables import skipped_text
+from lake_assets.ingest.raw.landing import land, new_files
+from lake_assets.ingest.raw.source_tables import pending_of_table
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.records.routing import replay as replay_records
 from lake_assets.ingest.staging.staging import absorb_events
@@ -38,13 +38,14 @@ from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.model_runs import absorb_sources, next_of, windows_of
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.batch_limits import LEFT, cut
+from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window
+from lake_assets.tables.pending_windows import Window, continues, missing_sources
 from lake_assets.tables.specs import BatchSize
 
 S = TypeVar("S", bound=Spec)
 
+EmptySources = Literal["always", "emptied", "ignored"]
 _REQUESTED = "a rebuild was requested"
 
 
@@ -57,12 +58,21 @@ class TableStep(ABC, Generic[S]):
         is_only_writer: whether only a pipeline's steps write the table. Landing appends through PyIceberg.
         has_rejects: whether records can be rejected by the step, and read again later.
         brings_tables: whether a step may find new source tables that match a pattern of the pipeline.
+        empty_sources: when a source without a snapshot is absorbed: `always`; if it was `emptied` since the last step;
+            or never (`ignored`), for the pipeline's own raw and staging tables.
     """
 
     spec: S
     is_only_writer: ClassVar[bool] = True
     has_rejects: ClassVar[bool] = False
     brings_tables: ClassVar[bool] = False
+    empty_sources: ClassVar[EmptySources] = "always"
+
+    def is_due(self, window: Window) -> bool:
+        """Whether a step has something to absorb from a source."""
+        if window.head.snapshot is not None or self.empty_sources == "always":
+            return not window.is_absorbed
+        return self.empty_sources == "emptied" and bool(window.start or window.lost)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -144,6 +154,7 @@ class RawStep(TableStep[RawSpec]):
     is_only_writer: ClassVar[bool] = False
     has_rejects: ClassVar[bool] = True
     brings_tables: ClassVar[bool] = True
+    empty_sources: ClassVar[EmptySources] = "emptied"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -174,9 +185,9 @@ class RawStep(TableStep[RawSpec]):
         """Land new files, or new records of the source table."""
         began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
         if spec.source and not lake.exists(spec.source):
-            return Outcome(name, "waiting", why=f"{spec.source} does not exist yet")
+            return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
         landed = land(lake, spec)
-        if not landed.files:
+        if not landed.files and not landed.why:
             if spec.landing and not spec.landing.exists():
                 return Outcome(name, "waiting", why=f"the folder {spec.landing} does not exist yet")
             return Outcome(name, "nothing")
@@ -186,21 +197,18 @@ class RawStep(TableStep[RawSpec]):
             (Absorbed(str(spec.source or spec.landing), None, None, landed.files, landed.bytes),),
             inserted=landed.records,
             strategy="land",
-            why="new snapshots of the source" if spec.source else "new files of the landing folder",
+            why=landed.why or ("new snapshots of the source" if spec.source else "new files of the landing folder"),
             seconds=time.monotonic() - began,
             snapshot=landed.snapshot,
-            details=_details(landed),
+            details=landed.details,
         )
 
     @property
     def why_not_rebuilt(self) -> str:
         """The reason: a raw table may be the only copy of its records."""
-        spec = self.spec
         return (
-            f"{spec.table} is a raw table: it holds records as they arrived, and may be their only copy. To "
-            f"ingest all records that are still in {spec.source or spec.landing}, drop {spec.table}, run the pipeline, "
-            "then `lake-assets rebuild` its staging tables. To read the same records again, rebuild only the "
-            "staging tables"
+            f"{self.spec.table} is a raw table: it holds records as they arrived, and may be their only copy, so it is "
+            "not rebuilt. To read its records again, `lake-assets rebuild` its staging tables"
         )
 
     def replay(self, lake: LakeBase) -> Outcome:
@@ -219,17 +227,12 @@ class RawStep(TableStep[RawSpec]):
         return f"Restore the file from a backup; or drop {table}: the next run creates it again from {self.spec.table}"
 
 
-def _details(landed: Landed) -> dict[str, object]:
-    details: dict[str, object] = {"rejected": landed.rejected} if landed.rejected else {}
-    details |= {"skipped": skipped_text(landed.skipped)} if landed.skipped else {}
-    return details | ({LEFT: landed.left} if landed.left else {})
-
-
 @dataclass(frozen=True)
 class StagingStep(TableStep[StagingSpec]):
     """Parsing: the typed change events of one source table."""
 
     has_rejects: ClassVar[bool] = True
+    empty_sources: ClassVar[EmptySources] = "ignored"
 
     @property
     def written_tables(self) -> tuple[TableId, ...]:
@@ -259,6 +262,8 @@ class StagingStep(TableStep[StagingSpec]):
 @dataclass(frozen=True)
 class FinalStep(TableStep[FinalSpec]):
     """Merging: the rows that result from the events of a source table."""
+
+    empty_sources: ClassVar[EmptySources] = "ignored"
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return the window of the staging table."""
@@ -347,6 +352,7 @@ class JobStep(TableStep[JobSpec]):
     """Running a user's job over what changed."""
 
     is_only_writer: ClassVar[bool] = False
+    empty_sources: ClassVar[EmptySources] = "emptied"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -373,8 +379,8 @@ class JobStep(TableStep[JobSpec]):
     def _chosen(
         self, lake: LakeBase, pins: SnapshotPins, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]
     ) -> dict[TableId, Window]:
-        begun = all(w.mark and w.mark.snapshot for w in windows.values())
-        return pins.pin(lake, windows, sources, self.spec.batch if begun else BatchSize())
+        size = self.spec.batch if continues(windows.values()) else BatchSize()
+        return pins.pin(lake, windows, sources, size)
 
 
 def step_of(spec: Spec) -> TableStep[Any]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyiceberg.table import Table
 
+from lake_assets.capture import EMPTY
+from lake_assets.capture.windows import End
 from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
+
+# What has become of a table that was read before.
+GONE = "no longer exists: it was dropped or renamed"
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Window:
 
     Attributes:
         mark: the target's watermark; None if it has absorbed nothing.
-        head: the source's current snapshot, or the end of the batch.
+        head: the source's current snapshot, or the end of the batch; without a snapshot while the source is empty.
         left: number of snapshots after the batch.
         lost: why there is no history from the watermark to the head; then `mark` is None.
     """
@@ -50,8 +56,13 @@ class Window:
 
     @property
     def start(self) -> int | None:
-        """The snapshot to continue from."""
+        """The snapshot to continue from; None for an empty source, and for the beginning."""
         return self.mark.snapshot if self.mark else None
+
+    @property
+    def end(self) -> End:
+        """The end of a capture of the window."""
+        return EMPTY if self.head.snapshot is None else self.head.snapshot
 
     @property
     def is_absorbed(self) -> bool:
@@ -64,12 +75,27 @@ def head_of(source: Table) -> Watermark:
     return Watermark(str(source.metadata.table_uuid), source.metadata.current_snapshot_id)
 
 
+def continues(windows: Iterable[Window]) -> bool:
+    """Whether a table has absorbed all of its sources: otherwise it is computed from the beginning."""
+    return all(w.mark is not None for w in windows)
+
+
 def known_marks(table: Table | None) -> Watermarks:
     """Return the target's watermarks; empty if the table does not exist yet, or its own watermark is lost."""
     try:
         return read_marks(table) if table is not None else {}
     except SnapshotExpiredError:
         return {}
+
+
+def is_gone(target: Table | None, source: TableId) -> bool:
+    """Whether a missing source existed once: its target has absorbed it."""
+    return str(source) in known_marks(target)
+
+
+def missing_sources(target: Table | None, missing: Iterable[TableId]) -> str:
+    """Return what a table waits for: sources that do not exist yet, or that are gone."""
+    return "; ".join(f"{s} {GONE}" if is_gone(target, s) else f"{s} does not exist yet" for s in missing)
 
 
 def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:
@@ -84,6 +110,8 @@ def window_of(target: TableId, table: Table | None, source: TableId, loaded: Tab
     except SnapshotExpiredError:
         why = f"{target} holds data, but the snapshot with its watermark of {source} has expired"
         return Window(source, None, head, lost=LostHistory("on_gap", why))
+    if mark and mark.uuid != head.uuid and mark.snapshot is None:
+        mark = replace(mark, uuid=head.uuid)  # no row of the former table was absorbed
     if mark and mark.uuid != head.uuid:
         why = (
             f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was dropped "

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property, reduce
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 from lake_assets.lake import quote
 from lake_assets.lake._compat import active_session
+
+_BOUND_BY_ANALYZER = "spark.sql.legacy.parameterSubstitution.constantsOnly"
+# Set once a parser of this process's Spark has left out bound values.
+_left_out = threading.Event()
 
 
 @contextlib.contextmanager
@@ -35,13 +41,24 @@ def over(
         spark: the session.
         sql: the text; a frame's name must not occur in it with another meaning (see `new_name`).
         frames: the frames by name.
-        args: values of named parameters.
+        args: values of named parameters. Spark 4.1 binds them in its parser, and parsers of some extensions (Delta's)
+            leave them out: then the session's analyzer binds them, as in Spark 4.0.
     """
     # PySpark interprets braces only if frames are passed.
     text = sql.replace("{", "{{").replace("}", "}}") if frames else sql
     for name in frames:
         text = text.replace(name, f"{{{name}}}")
-    return spark.sql(text, args=dict(args) if args else None, **frames)
+    values = dict(args) if args else None
+    try:
+        if values and _left_out.is_set():
+            spark.conf.set(_BOUND_BY_ANALYZER, "true")
+        return spark.sql(text, args=values, **frames)
+    except AnalysisException as e:
+        is_unbound = values and e.getCondition() == "UNBOUND_SQL_PARAMETER"
+        if not is_unbound or spark.conf.get(_BOUND_BY_ANALYZER, "false") == "true":
+            raise
+    _left_out.set()
+    return over(spark, sql, frames, args)
 
 
 def new_name() -> str:

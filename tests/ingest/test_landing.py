@@ -27,7 +27,7 @@ from lake_assets.errors import (
 )
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw import file_ledger, landing, record_sources
+from lake_assets.ingest.raw import file_ledger, landing, record_reading, record_sources
 from lake_assets.ingest.raw.landing import Landed, land, new_files
 from lake_assets.ingest.raw.raw_tables import routes
 from lake_assets.lake import TableId

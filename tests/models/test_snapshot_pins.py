@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.pending_windows import Window, head_of
 from lake_assets.tables.specs import BatchSize
+from tests.support.upkeep import empty_in_place
 
 ROWS = pa.schema([pa.field("k", pa.int64())])
 T, U = TableId.parse("final.t"), TableId.parse("final.u")
@@ -77,6 +79,18 @@ def test_rows_that_arrive_during_a_run_are_for_the_next_one(plain_lake: Lake) ->
     plain_lake.table(T).append(pa.table({"k": [1]}, schema=ROWS))
     assert pinned_heads(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: t[1].snapshot}
     assert pinned_heads(plain_lake, pins, {T: t[1]}, ONE) == {T: t[1].snapshot}
+
+
+def test_an_emptied_source_is_pinned_like_any_other_snapshot(plain_lake: Lake) -> None:
+    t, pins = table(plain_lake, T, 2), SnapshotPins()
+    empty_in_place(plain_lake, str(T))
+    assert pinned_heads(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: None}
+    plain_lake.table(T).append(pa.table({"k": [1]}, schema=ROWS))
+    later = head_of(plain_lake.table(T))
+    assert pinned_heads(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: None}
+    # A model that has absorbed rows from after the pin does not go back.
+    assert pinned_heads(plain_lake, pins, {T: later}, BatchSize()) == {T: later.snapshot}
+    assert pinned_heads(plain_lake, SnapshotPins(), {T: replace(later, snapshot=None)}, ONE) == {T: later.snapshot}
 
 
 def test_a_model_that_fails_pins_nothing(plain_lake: Lake) -> None:

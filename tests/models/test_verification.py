@@ -148,7 +148,11 @@ def test_what_cannot_be_verified_is_named(lake: Lake) -> None:
         (lambda: world.sql("ALTER TABLE agg.m ALTER COLUMN n DROP NOT NULL"), None, ""),
         (lambda: world.sql("ALTER TABLE agg.m RENAME COLUMN n TO m"), DefinitionChangedError, "n bigint"),
         (lambda: world.sql("ALTER TABLE agg.m RENAME COLUMN m TO n"), None, ""),
-        (lambda: world.sql("DROP TABLE final.t"), LakeError, "final.t, which neither exists in the lake"),
+        (
+            lambda: world.sql("DROP TABLE final.t"),
+            LakeError,
+            "final.t, which no longer exists: it was dropped or renamed",
+        ),
         (lambda: world.__init__(lake, m=COUNT), TableReplacedError, "dropped and created again"),
     ]
     for prepare, error, message in cases:

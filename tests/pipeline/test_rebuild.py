@@ -291,8 +291,9 @@ def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake, monkeypat
     people.land()
     people.run()
     rebuild = people.feed.pipeline.rebuild
-    with pytest.raises(RebuildError, match=r"raw\.events is a raw table.*drop raw\.events"):
+    with pytest.raises(RebuildError, match=r"raw\.events is a raw table.*`lake-assets rebuild` its staging") as refused:
         rebuild(lake, "raw.events")
+    assert "drop" not in str(refused.value)  # it may be the only copy
     # Killed before the commit is published.
     people.land()
     people.run("raw.events", "staging.people")

@@ -1,8 +1,11 @@
-"""What others do to keep tables small."""
+"""What others do to tables: keep them small, or replace them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from lake_assets import Lake
+from lake_assets.lake.metadata.metadata_commits import commit
 
 
 def compact_and_expire(lake: Lake, *tables: str) -> None:
@@ -28,3 +31,13 @@ def forget_history(lake: Lake, *tables: str) -> None:
         if ids:
             listed = ", ".join(map(str, ids))
             spark.sql(f"CALL lake.system.expire_snapshots(table => '{table}', snapshot_ids => ARRAY({listed}))")
+
+
+def empty_in_place(lake: Lake, table: str) -> None:
+    """Leave what CREATE OR REPLACE TABLE leaves: the same uuid and snapshots, none of them current; without Spark."""
+
+    def emptied(metadata: dict[str, Any]) -> dict[str, Any]:
+        refs = {name: ref for name, ref in metadata.get("refs", {}).items() if name != "main"}
+        return {**metadata, "current-snapshot-id": -1, "refs": refs, "snapshot-log": []}
+
+    commit(lake.table(table), emptied)

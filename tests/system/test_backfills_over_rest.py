@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.schema import Schema
 
 from lake_assets import Lake
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
-from lake_assets.errors import BackfillError
+from lake_assets.commands.run_and_status import _own_tables
+from lake_assets.errors import BackfillError, TableNotFoundError
 from lake_assets.lake.metadata import rest_commits
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from tests.backfill import test_backfills as embedded
 from tests.backfill.test_backfill_histories import go_through
 from tests.backfill.test_backfills import begin, complete, damaged
@@ -204,3 +207,14 @@ def test_readers_see_all_of_a_killed_backfill_or_nothing(
     everywhere: Points,
 ) -> None:
     test(damaged(lake), everywhere)
+
+
+def test_all_tables_of_nested_namespaces_are_found(lake: Lake) -> None:
+    for name in ("final.shop.users", "final.shop.eu.users"):
+        namespace = tuple(name.split(".")[:-1])
+        for depth in range(1, len(namespace) + 1):
+            lake.ensure_namespace(namespace[:depth])
+        lake.catalog.create_table(name, Schema(), properties={PIPELINE_PROPERTY: "p"})
+    assert [str(t) for t in _own_tables(lake)] == ["final.shop.users", "final.shop.eu.users"]
+    with pytest.raises(TableNotFoundError, match=r"did you mean final\.shop\.eu\.users"):
+        lake.table("finale.shop.eu.users")

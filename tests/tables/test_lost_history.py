@@ -16,7 +16,7 @@ from lake_assets.final.declaration import pending_of as pending_of_final
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.raw.landing import pending_of_table
+from lake_assets.ingest.raw.source_tables import pending_of_table
 from lake_assets.ingest.staging.staging import pending_of as pending_of_staging
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
@@ -121,5 +121,8 @@ def test_staging_goes_on_without_history_and_a_raw_table_does_not(
     else:
         window, rebuild_reason = pending_of_staging(staging, target, source)
         assert (bool(window.lost), rebuild_reason) == (True, None)
-    with pytest.raises(error, match=r"lost snapshots that were not landed\. Drop final\.t and run again"):
-        pending_of_table(RawSpec(TARGET, None, "debezium", "p", source=SOURCE), target, SOURCE, source)
+    raw = RawSpec(TARGET, None, "debezium", "p", source=SOURCE)
+    with pytest.raises(error, match=rf"lost snapshots that were not landed\. With `{option}: append`.*Keep final\.t"):
+        pending_of_table(raw, target, SOURCE, source)
+    window = pending_of_table(replace(raw, **{option: "append"}), target, SOURCE, source)
+    assert (window.mark, window.lost and window.lost.option) == (None, option)

@@ -25,7 +25,7 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import prune
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, over
 
 # The operation that removes a stored copy which never existed, according to late events.
 REMOVE = "remove"
@@ -153,7 +153,7 @@ def _stored(target: Target, keys: DataFrame) -> DataFrame:
     pruning = prune(keys, (ROW,), lake.table(table), types=target.types)
     where = f" WHERE {pruning.condition}" if pruning.condition else ""
     sql = f"SELECT * FROM {lake.sql_name(table)} t{where}"
-    rows = lake.spark().sql(sql, args=pruning.values) if pruning.values else lake.spark().sql(sql)
+    rows = over(lake.spark(), sql, {}, pruning.values)
     is_current = ~F.col(DELETED) if DELETED in target.own else F.lit(True)
     return rows.join(keys, ROW, "left_semi").groupBy(ROW).agg(
         F.count_if(is_current).alias("n0"), F.count("*").alias("most0")

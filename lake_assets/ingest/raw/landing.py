@@ -34,17 +34,19 @@ from lake_assets.ingest.raw.raw_tables import (
     record_landing,
     routes_of,
     skipped_properties,
+    skipped_text,
 )
 from lake_assets.ingest.raw.record_reading import RecordReading
-from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, TableBatch, UnreadableFileError
+from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
+from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.stream_transactions import read_open
 from lake_assets.ingest.records.stream_transactions import to_properties as to_open_properties
 from lake_assets.ingest.records.tombstones import Tombstones
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata.watermark import find_property, read_marks, to_properties
-from lake_assets.tables.batch_limits import cut
-from lake_assets.tables.pending_windows import Window, window_of
+from lake_assets.lake.metadata.watermark import find_property, to_properties
+from lake_assets.tables.batch_limits import LEFT, cut
+from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.table_ddl import check_owner
 
 BYTES_A_FILE = 128 << 20
@@ -63,6 +65,7 @@ class Landed:
         rejected: how many of the records cannot be routed.
         left: snapshots of the source table that remain for the next run.
         skipped: number of records about no row, by what they are: heartbeats, signals, ...
+        why: what happened, if a source table was emptied or its history is lost.
     """
 
     files: int = 0
@@ -72,6 +75,13 @@ class Landed:
     rejected: int = 0
     left: int = 0
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
+    why: str = ""
+
+    @property
+    def details(self) -> dict[str, object]:
+        """The details of an outcome."""
+        skipped = skipped_text(self.skipped) if self.skipped else ""
+        return {name: v for name, v in (("rejected", self.rejected), ("skipped", skipped), (LEFT, self.left)) if v}
 
     def __add__(self, other: Landed) -> Landed:
         return Landed(
@@ -82,6 +92,7 @@ class Landed:
             self.rejected + other.rejected,
             other.left,
             dict(Counter(self.skipped) + Counter(other.skipped)),
+            other.why,
         )
 
 
@@ -142,6 +153,7 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         ChangedInputError: the size of a landed file has changed.
         RejectedLimitError: more records than declared cannot be routed. Their commit is not made.
         UnsupportedEventError: a commit of the source table rewrote rows.
+        HistoryError: see `pending_of_table`.
         ConcurrentWriteError: another process landed at the same time; nothing of this batch is in the table.
         TableClaimedError: the raw table belongs to another pipeline.
     """
@@ -215,32 +227,18 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
             return total
 
 
-def pending_of_table(spec: RawSpec, raw: Table | None, source: TableId, loaded: Table) -> Window:
-    """Return the window that a raw table has not landed of its source table. Reads metadata only.
-
-    Raises:
-        TableReplacedError, SnapshotExpiredError: new records cannot be distinguished from landed ones.
-    """
-    window = window_of(spec.table, raw, source, loaded)
-    if window.lost:
-        raise window.lost.error(
-            f"{source} has lost snapshots that were not landed. Drop {spec.table} and run again to land all rows that "
-            f"{source} holds now, then `lake-assets rebuild` the staging tables of this stream, and the final tables"
-        )
-    return window
-
-
 def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
     raw = lake.table(spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
     loaded = lake.table(source)
     pending = cut(pending_of_table(spec, raw, source, loaded), loaded, spec.batch)
-    if pending.is_absorbed or pending.head.snapshot is None:
+    is_new = pending.mark is None and pending.lost is None
+    if pending.is_absorbed or (is_new and pending.head.snapshot is None):
         return total
-    batch = TableBatch(lake, spec, source, pending.start, pending.head.snapshot)
-    marks = {**read_marks(raw), str(source): pending.head}
-    batch.properties = to_properties(marks)
-    total += replace(_commit(lake, spec, raw, batch), left=pending.left)
+    batch = TableBatch(lake, spec, raw, pending)
+    batch.properties = to_properties({**known_marks(raw), str(source): pending.head})
+    landed = _commit(lake, spec, raw, batch)
+    total += replace(landed, left=pending.left, why=batch.why)
     rejects.catch_up(lake, spec.table)
     return total
 

@@ -1,4 +1,4 @@
-"""Batches of records to land in one commit, from files, Python or a table, with the properties of that commit."""
+"""Batches of records to land in one commit, from files or Python, with the properties of that commit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from typing import Any
 
 import orjson
 
-from lake_assets.capture import Point, capture
-from lake_assets.errors import InputError, NotAnAncestorError, SnapshotExpiredError, UnsupportedEventError
+from lake_assets.errors import InputError
 from lake_assets.formats.files.file_streams import Limits, Record
-from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import as_record, name_of, records_of
 from lake_assets.ingest.raw.raw_tables import OFFSETS_PROPERTY
-from lake_assets.lake import LakeBase, TableId
 
 Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
 
@@ -113,105 +110,3 @@ class PythonBatch(Batch):
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""
         self.properties[OFFSETS_PROPERTY] = json.dumps({**self.offsets, self.name: self.offset})
-
-
-class TableBatch(Batch):
-    """Rows that another system appended to a table, in the order of its snapshots."""
-
-    def __init__(self, lake: LakeBase, spec: RawSpec, source: TableId, start: int | None, end: int) -> None:
-        super().__init__()
-        self.lake, self.spec, self.source, self.start, self.head = lake, spec, source, start, end
-
-    def read(self) -> Iterator[tuple[str, Record]]:
-        """See `Batch`."""
-        lost = self._unknown_records("has lost snapshots that were not landed")
-        try:
-            with capture(self.lake, self.source, self.start, self.head) as captured:
-                window = captured.window
-        except SnapshotExpiredError as e:
-            raise SnapshotExpiredError(lost) from e
-        # At the first landing, the oldest remaining snapshot holds the rows of all earlier ones.
-        if self.start is not None and window.divergence:
-            raise NotAnAncestorError(self._unknown_records(f"has another history now ({window.divergence.reason})"))
-        if self.start is not None and not window.is_complete:
-            raise SnapshotExpiredError(lost)
-        before = self.start
-        for step in window.steps:
-            if before is None or step.operation != "replace":  # compaction appends nothing
-                yield from self._appended(before, step)
-            before = step.snapshot_id
-
-    def _unknown_records(self, what: str) -> str:
-        return (
-            f"{self.source} {what}, so the records appended since snapshot {self.start} are unknown. Drop "
-            f"{self.spec.table} and run again to land all rows that it holds now, then `lake-assets rebuild` the "
-            "staging tables of this stream, and the final tables"
-        )
-
-    def _appended(self, start: int | None, end: Point) -> Iterator[tuple[str, Record]]:
-        name = f"{self.source}@{end.snapshot_id}"
-        with capture(self.lake, self.source, start, end.snapshot_id) as step:
-            before, after = ({f.path for f in step.files if f.side == side} for side in ("before", "after"))
-            if not after or (end.operation == "delete" and after <= before):
-                return  # rows were removed, as whole files or by delete files
-            if before:
-                raise UnsupportedEventError(
-                    f"snapshot {end.snapshot_id} of {self.source} rewrote files ({end.operation}), so its new records "
-                    "cannot be distinguished from old ones. Records can only be landed from a table that is appended "
-                    "to (old rows may be removed as whole files or by merge-on-read deletes). Read such a table in "
-                    "models instead"
-                )
-            if missing := [c for c in self._columns() if c not in step.columns]:
-                raise UnsupportedEventError(
-                    f"{self.source} has no column {', '.join(missing)}; it has {', '.join(step.columns)}: correct "
-                    "`source` in the stream"
-                )
-            self.parts += 1
-            self.bytes += sum(f.bytes for f in step.files)
-            with step.icdc() as tables:
-                assert tables.after is not None
-                scan = self.lake.catalog.load_table(TableId.parse(tables.after).parts).scan(
-                    selected_fields=tuple(self._columns())
-                )
-                number = 0
-                for rows in self._ordered(scan):
-                    for row in rows:
-                        number += 1
-                        yield name, self._record(number, row)
-
-    def _columns(self) -> list[str]:
-        key = [self.spec.key_column] if self.spec.key_column else []
-        return list(dict.fromkeys([self.spec.column, *key, *self.spec.order]))
-
-    def _ordered(self, scan: Any) -> Iterator[list[dict[str, Any]]]:
-        if self.spec.order:
-            yield scan.to_arrow().sort_by([(c, "ascending") for c in self.spec.order]).to_pylist()
-            return
-        for batch in scan.to_arrow_batch_reader():
-            yield batch.to_pylist()
-
-    def _record(self, number: int, row: Mapping[str, Any]) -> Record:
-        value = _bytes(row[self.spec.column], self.source, self.spec.column)
-        if self.spec.key_column:
-            key = _as_json(_bytes(row[self.spec.key_column], self.source, self.spec.key_column))
-            value = b'{"key":' + key + b',"value":' + value + b"}"
-        return as_record(number, value, self.spec.limits)
-
-
-def _as_json(key: bytes) -> bytes:
-    """Return a key as JSON: one that is other text, as StringConverter writes it, as a string."""
-    try:
-        orjson.loads(key)
-    except orjson.JSONDecodeError:
-        return orjson.dumps(key.decode("utf-8", "backslashreplace"))
-    return key
-
-
-def _bytes(value: Any, table: TableId, column: str) -> bytes:
-    if value is None:
-        return b"null"
-    if isinstance(value, str | bytes):
-        return value.encode() if isinstance(value, str) else value
-    raise UnsupportedEventError(
-        f"{table}: column {column} holds {type(value).__name__}, expected records as text or bytes"
-    )

@@ -66,7 +66,7 @@ class Changes:
     @property
     def is_initial(self) -> bool:
         """Whether these are all rows of the input: on a first run, or in a rebuild."""
-        return self.window.start is None
+        return self.window.mark is None
 
     @cached_property
     def rows(self) -> DataFrame:

@@ -31,7 +31,7 @@ from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, head_of, known_marks, window_of
+from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, missing_sources, window_of
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
@@ -99,7 +99,7 @@ def next_of(
     begun = (
         target is not None
         and target.properties.get(FINGERPRINT_PROPERTY) == spec.definition
-        and all(w.mark and w.mark.snapshot for w in windows.values())
+        and continues(windows.values())
     )
     is_pending = not all(w.is_absorbed for w in windows.values())
     sources = {s: tables[s] for s in windows}
@@ -137,15 +137,13 @@ def _due(lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins, rebuild: str
     """Return the step, or the outcome if there is nothing to do."""
     name = str(spec.table)
     loaded = {t: lake.find(t) for t in (*spec.sources, *spec.lookups)}
-    if missing := [str(t) for t, table in loaded.items() if table is None]:
-        return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
-    tables = {t: table for t, table in loaded.items() if table is not None}
     target = lake.find(spec.table)
+    if missing := [t for t, table in loaded.items() if table is None]:
+        return Outcome(name, "waiting", why=missing_sources(target, missing))
+    tables = {t: table for t, table in loaded.items() if table is not None}
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
     windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
-    if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
-        return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
         return Outcome(name, "nothing")
     afresh = "" if begun else rebuild or ("first run" if target is None else "its declaration changed")
@@ -222,7 +220,7 @@ class _Call:
         self._lake, self._spec, self._windows, self._pinned, self._scope = lake, spec, windows, pinned, scope
         self._function = function or spec.model.function
         self.captures: dict[TableId, Capture] = {
-            s: scope.enter_context(capture(lake, s, w.start, w.head.snapshot)) for s, w in windows.items()
+            s: scope.enter_context(capture(lake, s, w.start, w.end)) for s, w in windows.items()
         }
         self.frames = Frames(lake.spark(), scope)
         self.frame: Frame | None = None

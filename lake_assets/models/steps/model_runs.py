@@ -45,7 +45,7 @@ from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, head_of, known_marks, window_of
+from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, missing_sources, window_of
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
@@ -103,16 +103,14 @@ def _due(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> _
     """Return the step, or the outcome if there is nothing to do."""
     name = str(spec.table)
     loaded = {s: lake.find(s) for s in spec.sources}
-    if missing := [str(s) for s, table in loaded.items() if table is None]:
-        return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
-    tables = {s: table for s, table in loaded.items() if table is not None}
     target = lake.find(spec.table)
+    if missing := [s for s, table in loaded.items() if table is None]:
+        return Outcome(name, "waiting", why=missing_sources(target, missing))
+    tables = {s: table for s, table in loaded.items() if table is not None}
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
     is_current = target is not None and is_same_query(target, spec)
     windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
-    if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
-        return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
         return Outcome(name, "nothing")
     if target is not None and not is_current and not rebuild and spec.on_query_change == "stop" and known_marks(target):
@@ -212,9 +210,7 @@ def next_of(
         windows = {s: Window(s, None, head_of(table)) for s, table in tables.items()}
     else:
         windows = windows_of(spec, target, tables)
-    begun = (
-        target is not None and is_same_query(target, spec) and all(w.mark and w.mark.snapshot for w in windows.values())
-    )
+    begun = target is not None and is_same_query(target, spec) and continues(windows.values())
     size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
     return pins.pin(lake, windows, tables, size), begun
 
@@ -250,11 +246,11 @@ def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:
 def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) -> Capture:
     """Capture the changes of a source, or all of it if the changes are unknown and not needed."""
     if begun and model.strategy != "full":
-        return capture(lake, window.source, window.start, window.head.snapshot)
+        return capture(lake, window.source, window.start, window.end)
     with contextlib.suppress(HistoryError):
         if begun:
-            return capture(lake, window.source, window.start, window.head.snapshot)
-    return capture(lake, window.source, None, window.head.snapshot)
+            return capture(lake, window.source, window.start, window.end)
+    return capture(lake, window.source, None, window.end)
 
 
 def _absorb(ctx: ModelContext) -> Done:

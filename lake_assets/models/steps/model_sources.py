@@ -18,6 +18,7 @@ from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded
 from lake_assets.lake.metadata.row_counts import visible_rows
+from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.models.operators.operator_rows import At
 from lake_assets.models.operators.query_tree import Scan
 from lake_assets.models.steps.cost_estimate import changed_rows
@@ -66,10 +67,16 @@ class Sources:
         if self.windows[table].is_absorbed:
             at = "end"
         if (table, at) not in self._views:
-            rows = self.frames.spark.read.option("versionAsOf", str(snapshot)).table(self.lake.sql_name(table))
+            rows = self._rows_at(table, snapshot)
             rows, columns = self._as_now(table, rows, self._schema_of(table, snapshot))
             self._views[table, at] = self.frames.view(rows.selectExpr(*columns))
         return self._views[table, at]
+
+    def _rows_at(self, table: TableId, snapshot: int | None) -> DataFrame:
+        if snapshot is None:  # the source was empty
+            columns = (f"{quote(f.name)} {spark_type(f.field_type)}" for f in self.tables[table].schema().fields)
+            return no_rows(self.frames.spark, ", ".join(columns))
+        return self.frames.spark.read.option("versionAsOf", str(snapshot)).table(self.lake.sql_name(table))
 
     def changed(self) -> bool:
         """Whether any row that the query reads has changed; computes the feeds of all tables in parallel."""

@@ -230,10 +230,12 @@ class Writer:
         firsts = ", ".join(f"first(s.{quote(c)}) AS {quote(c)}" for c in columns)
         by = ", ".join(form(f"s.{quote(c)}", k) for c, k in self.types.items())
         remaining, (matched, short) = self.frames.materialize_with_aggregates(
-            self.frames.spark.sql(
+            over(
+                self.frames.spark,
                 f"SELECT {firsts}, CAST(count(*) + first(s.__copies) AS INT) AS __left FROM {self.name} t "
                 f"JOIN {deleted_view} s ON {on} GROUP BY {by}",
-                args=pruning.values or None,
+                {},
+                pruning.values,
             ),
             "count(*)",
             "count_if(__left < 0)",

@@ -108,7 +108,7 @@ class SnapshotPins:
         pinned = self.pinned.get(source)
         if pinned is None or pinned.snapshot == window.start or window.start is None:
             return pinned is not None
-        return pinned.snapshot not in {s.snapshot_id for s in ancestors(table, window.start)}
+        return not _is_before(table, pinned.snapshot, window)
 
     def _at(
         self,
@@ -130,11 +130,21 @@ class SnapshotPins:
         """Return the window with another head; its head becomes its start if the target has absorbed more already."""
         if head.uuid != window.head.uuid:
             return window
-        if window.start is not None and head.snapshot != window.start and head.snapshot is not None:
-            newer = {s.snapshot_id for s in ancestors(table, window.start)}
-            if head.snapshot in newer and head.snapshot != window.head.snapshot:
-                return replace(window, head=replace(window.head, snapshot=window.start))
+        is_other = head.snapshot not in (window.start, window.head.snapshot)
+        if window.start is not None and is_other and _is_before(table, head.snapshot, window):
+            return replace(window, head=replace(window.head, snapshot=window.start))
         return replace(window, head=head)
+
+
+def _is_before(table: Table, snapshot: int | None, window: Window) -> bool:
+    """Whether a window starts after a snapshot; None: the empty table."""
+    if snapshot is None:  # the table was empty before its first snapshot, or was emptied since the start
+        return window.head.snapshot is not None and window.start in _ids(table, window.head.snapshot)
+    return window.start is not None and snapshot in _ids(table, window.start)
+
+
+def _ids(table: Table, snapshot: int) -> set[int]:
+    return {s.snapshot_id for s in ancestors(table, snapshot)}
 
 
 def _after(table: Table, head: Watermark, newest: Watermark) -> int:

@@ -118,10 +118,10 @@ def _files(window: Pending) -> list[tuple[str, int, int]]:
 
 def describe(window: Pending) -> str:
     """Describe a window: `raw.events 12..34`, or the number of files in the landing folder."""
-    if window.end is None:
+    if window.files:
         return f"{window.files} files in {window.source}"
     suffix = f" (a batch; {window.left} snapshots remain)" if window.left else ""
-    return f"{window.source} {window.start or 'empty'}..{window.end}{suffix}"
+    return f"{window.source} {window.start or 'empty'}..{window.end or 'empty'}{suffix}"
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import ModelText, circles_of, line_of_table
 from lake_assets.pipeline.table_graph import Spec, lookups_of, ordered
 from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.specs import Limit
 
 
@@ -242,6 +243,8 @@ class DeclaredTables:
             column=source.value if source else "value",
             key_column=source.key if source else None,
             order=tuple(source.order) if source else (),
+            on_gap=source.on_gap if source else "stop",
+            on_replaced=source.on_replaced if source else "stop",
             about=SourceTable.parse(stream.about) if stream.about else None,
             layout=row_layout(stream.flag, stream.time),
             signal_tables=_signal_tables(stream),
@@ -270,9 +273,11 @@ class DeclaredTables:
         for spec, source in others:
             if source not in there:
                 near = nearest(str(source), map(str, (*made, *there)))
+                why = f"neither exists in the lake nor is declared{near}. Declared are: {declared}"
+                if is_gone(lake.find(spec.table), source):
+                    why = f"{GONE}{near}. Restore it, or read another table. {spec.table} keeps its rows"
                 missing.setdefault(spec.table, []).append(
-                    f"{_read_at(spec, source)}pipeline {self.config.name!r}: {spec.table} reads {source}, which "
-                    f"neither exists in the lake nor is declared{near}. Declared are: {declared}"
+                    f"{_read_at(spec, source)}pipeline {self.config.name!r}: {spec.table} reads {source}, which {why}"
                 )
         if stopping := [why for s in specs if not isinstance(s, ModelSpec) for why in missing.get(s.table, ())]:
             raise PipelineError("\n".join(stopping))

@@ -46,6 +46,14 @@ class SourceOfRecords(Strict):
         description="columns that order the records of one snapshot, for example [partition, offset]; default: as "
         "stored",
     )
+    on_gap: Literal["stop", "append"] = Field(
+        default="stop",
+        description="if the snapshot that was landed last is no longer part of the table's history (expired, rolled "
+        "back): stop, or append the records that the raw table lacks and continue from there",
+    )
+    on_replaced: Literal["stop", "append"] = Field(
+        default="stop", description="the same if the table was dropped and created again"
+    )
 
     @field_validator("table")
     @classmethod

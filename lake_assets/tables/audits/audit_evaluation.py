@@ -25,7 +25,7 @@ from lake_assets.tables.audits.audit_kinds import (
     Unique,
 )
 from lake_assets.tables.merge_pruning import prune
-from lake_assets.tables.spark_frames import checkpoint, temp_view
+from lake_assets.tables.spark_frames import checkpoint, over, temp_view
 
 # Number of failing rows to report, and length of each reported value.
 ROWS_SHOWN, VALUE_SHOWN = 5, 200
@@ -204,8 +204,7 @@ class Evaluation:
             keys = checkpoint(rows.where(has_values).select(*listed).distinct())
             pruning = prune(keys, columns, self._lake.table(self._table))
             sql = f"SELECT * FROM {self._state.name} t" + (f" WHERE {pruning.condition}" if pruning.condition else "")
-            spark = self._lake.spark()
-            possible = spark.sql(sql, args=pruning.values) if pruning.values else spark.sql(sql)
+            possible = over(self._lake.spark(), sql, {}, pruning.values)
             candidates = possible.select(*listed).join(keys, list(columns), "left_semi")
         duplicates = candidates.groupBy(*listed).agg(F.count("*").alias("rows")).where("rows > 1")
         return _counted(duplicates, F.sum("rows"))
