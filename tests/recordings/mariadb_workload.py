@@ -62,8 +62,11 @@ class Recording(Protocol):
     def checkpoint(self, name: str) -> None:
         """Wait for the streams, store the tables' rows."""
 
+    def store_offsets(self) -> None:
+        """Wait until the connectors have stored how far they came."""
+
     def kill(self) -> None:
-        """Kill the connectors, without their having stored how far they came."""
+        """Let the connectors stream all changes, and kill them before they have stored how far they came."""
 
     def start(self) -> None:
         """Start them again."""
@@ -458,10 +461,6 @@ def seed(shop: Shop) -> None:
             "'0000-00-00', 1999, '-838:59:59')")  # fmt: skip
     shop.do("insert into slots values (18446744073709551615, '838:59:59.998', 'seed'), (1, '34:00:00.001', 'seed')")
     shop.do("insert into tally values ('2024-03-01', 'visit', 1), ('2024-03-01', 'visit', 1)")
-    shop.do("insert into recreated values (1, 'first'), (2, 'first')")
-    shop.do("insert into emptied values (9, 'seed')")
-    shop.do("insert into journal values (9, 'seed')")
-    shop.do("insert into badges values (9, 3, 'seed')")
     shop.steps(60)
 
 
@@ -473,6 +472,8 @@ def run(shop: Shop) -> None:
     shop.types()
     shop.slots()
     shop.emptied()
+    for _ in range(30):
+        shop.count()
     shop.rotate()
     shop.steps(60)
     recording.checkpoint("cp2_ordinary")
@@ -497,6 +498,7 @@ def run(shop: Shop) -> None:
     shop.do("update order_item set qty = 9007199254740993 + line where mod(order_id, 4) = 0")
     shop.do("alter table accounts modify balance decimal(24,4) not null")
     shop.do("update accounts set balance = balance + 12345678901234567.1234 order by account_id limit 8")
+    shop.do("insert into recreated values (1, 'first'), (2, 'first')")
     shop.do("drop table recreated")
     shop.do("create table recreated(id int primary key, was varchar(20), more decimal(6,2))")
     shop.do("insert into recreated values (2, 'second', 1.25)")
@@ -513,7 +515,16 @@ def run(shop: Shop) -> None:
 
 
 def restart(shop: Shop) -> None:
-    """The connectors are killed, changes go on without them, and they come back: some events come twice."""
+    """The connectors are killed, changes go on without them, and they come back: the last events come again."""
+    shop.recording.store_offsets()
+    shop.hard()
+    for _ in range(20):
+        shop.count()
+    shop.do("insert into emptied values (10, 'repeated')")
+    shop.do("truncate emptied")
+    shop.do("insert into emptied values (11, 'repeated')")
+    shop.do("update emptied set v = 'new' where id = 11")
+    shop.rotate()
     shop.steps(40)
     shop.recording.kill()
     shop.steps(40)

@@ -32,6 +32,7 @@ sys.path.insert(0, str(HERE))
 PASSWORD = "x"
 # The next files are binlog.999999 and binlog.1000000: as texts they are in the other order.
 FIRST_BINLOG = 999998
+OFFSETS_SECONDS = 5
 STREAMS: dict[str, dict[str, str]] = {
     "enveloped": {"bigint.unsigned.handling.mode": "precise"},
     "flattened": {
@@ -92,7 +93,7 @@ class Connector:
         self.properties = {
             "name": name, "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
-            "offset.storage.file.filename": f"{home}/{name}.offsets", "offset.flush.interval.ms": "3000",
+            "offset.storage.file.filename": f"{home}/{name}.offsets", "offset.flush.interval.ms": str(OFFSETS_SECONDS * 1000),
             "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
             "schema.history.internal.file.filename": f"{home}/{name}.history",
             "database.hostname": "127.0.0.1", "database.port": str(port), "database.user": "root",
@@ -161,8 +162,20 @@ class Recorder:
             autocommit=True, init_command=start, conv=pymysql.converters.encoders,
         )  # fmt: skip
 
+    def store_offsets(self) -> None:
+        """See `mariadb_workload.Recording`."""
+        # They do with the first events after the interval.
+        time.sleep(OFFSETS_SECONDS + 0.5)
+        self._stream("offsets")
+        time.sleep(0.5)
+
     def kill(self) -> None:
         """See `mariadb_workload.Recording`."""
+        self._stream("kill")
+        self.end()
+
+    def end(self) -> None:
+        """End the connectors at once."""
         for connector in self.connectors:
             connector.kill()
 
@@ -182,14 +195,17 @@ class Recorder:
 
     def checkpoint(self, name: str) -> None:
         """See `mariadb_workload.Recording`."""
-        with self.own.cursor() as cursor:
-            cursor.execute(f"insert into checkpoint_marker(name) values ('{name}')")
-        for connector in self.connectors:
-            if connector.process:
-                connector.wait_for(f'"{name}"', "checkpoint_marker")
+        self._stream(name)
         self.checkpoints.append(
             {"name": name, "lines": {c.name: len(c.lines()) for c in self.connectors}, "tables": self._tables()}
         )
+
+    def _stream(self, marker: str) -> None:
+        """Wait until all changes so far have been streamed."""
+        with self.own.cursor() as cursor:
+            cursor.execute(f"insert into checkpoint_marker(name) values ('{marker}')")
+        for connector in self.connectors:
+            connector.wait_for(f'"{marker}"', "checkpoint_marker")
 
     def _tables(self) -> dict[str, Any]:
         """Every table's columns with their types, its key, and its rows as text."""
@@ -259,7 +275,7 @@ def _record(out: Path, jars: Path, python: str, home: Path, port: int) -> None:
         recorder.checkpoint("cp1_seed")
         workload.run(shop)
     finally:
-        recorder.kill()
+        recorder.end()
     out.mkdir(parents=True, exist_ok=True)
     for name in STREAMS:
         lines = (work / f"{name}.jsonl").read_bytes()
