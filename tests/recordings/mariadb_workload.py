@@ -358,6 +358,18 @@ class Shop:
         self.do("update bulk set n = n + 1 where mod(id, 3) = 0")
         self.do("delete from bulk where mod(id, 7) = 0")
         self.do("update bulk set id = id + 1000 where id between 20 and 60")
+        # A row of a large statement, then the same row in a small one.
+        with self.transaction():
+            self.do("update bulk set v = 'all' where id < 16")
+            self.do("update bulk set v = 'later' where id in (9, 10)")
+            self.do("delete from bulk where id between 10 and 15")
+            self.do("insert into bulk values (15, 'again', 1.5), (13, 'again', 1.5)")
+            self.do("update bulk set id = id - 20 where id < 14 order by id")
+            self.do("update bulk set id = 13 where id = -11")
+        with self.transaction():
+            self.do("insert into tally values ('2024-04-01', 'equal', 1), ('2024-04-01', 'equal', 1)")
+            self.do("insert into tally values ('2024-04-01', 'equal', 1)")
+            self.do("update tally set n = 2 where what = 'equal' limit 1")
         self.do("insert into positions select seq, concat('p', seq) from seq_1_to_30")
         self.do("update positions set pos = pos + 1 order by pos desc")
         self.do("update positions set pos = pos - 2 order by pos")
