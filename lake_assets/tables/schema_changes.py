@@ -90,6 +90,28 @@ def evolve(table: str, existing: Columns, stream: Columns, rename: Mapping[str, 
     return changes
 
 
+def whole_chains(rename: Mapping[str, str]) -> dict[str, str]:
+    """Return the renames, each to the last name of its chain: `{a: b, b: c}` -> `{a: c, b: c}`.
+
+    Raises:
+        ValueError: a chain has no end.
+    """
+    chains: dict[str, str] = {}
+    for old, new in rename.items():
+        passed = [old]
+        while rename.get(new, new) != new:
+            if new in passed:
+                raise ValueError(
+                    f"`rename` has a circle: {' -> '.join([*passed, new])}. It names columns that the source renamed, "
+                    "so the last name of each has to be one that is not renamed again. To exchange names, use "
+                    "`columns`: a AS b, b AS a"
+                )
+            passed.append(new)
+            new = rename[new]
+        chains[old] = new
+    return chains
+
+
 def promotes(old: str, new: str) -> bool:
     """Whether Iceberg widens the type in place (format specification, schema evolution)."""
     one, two = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)

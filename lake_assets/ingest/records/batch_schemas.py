@@ -34,11 +34,13 @@ class BatchSchema:
         seen: the schema, and the shape of its records if the schema is not complete.
         last: the highest position of a record with this schema.
         is_short: whether all of its records are also stored without their schema.
+        first: the lowest position of a record with this schema.
     """
 
     seen: Seen
     last: int
     is_short: bool
+    first: int = 0
 
 
 BySource = Mapping[str, Sequence[BatchSchema]]
@@ -53,6 +55,7 @@ def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
     columns = [*by, "position", "payload", "record AS sample"]
     aggregates = [
         "max(position) AS last",
+        "min(position) AS first",
         "count(payload) = count(*) AS short",
         # Records with the same schema key have the same schema, so one sample is enough.
         "min_by(sample, position) AS sample",
@@ -71,7 +74,7 @@ def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
     by_source: dict[str, list[BatchSchema]] = {}
     for r in rows:
         seen = Seen(schemas[r["schema_key"]], shapes.get((r["source_table"], r["schema_key"])))
-        by_source.setdefault(r["source_table"], []).append(BatchSchema(seen, r["last"], r["short"]))
+        by_source.setdefault(r["source_table"], []).append(BatchSchema(seen, r["last"], r["short"], r["first"]))
     return by_source
 
 

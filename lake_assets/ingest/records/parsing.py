@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -36,6 +36,7 @@ class Parsed:
         key_set: the chosen one of several declared keys; empty if none fits or at most one is declared.
         defaults: columns that the source added with a default for existing rows.
         renames: old and new name of columns where one appeared when the other disappeared and no rename is declared.
+        since: position of the first record whose schema has a column, for the columns of `defaults` and new names.
     """
 
     rows: DataFrame | None
@@ -44,6 +45,7 @@ class Parsed:
     key_set: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
+    since: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def parse(
@@ -110,7 +112,13 @@ def parse(
         parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
-    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unreported(planned, existing, spec.rename))
+    defaults, renames = unreported(planned, existing, spec.rename)
+    first = {s.seen.schema: s.first for s in schemas}
+    since = {
+        name: min(first.get(s, 0) for p in planned if any(c.name == name for c in p.plan.columns) for s in p.schemas)
+        for name in (*defaults, *(new for _, new in renames))
+    }
+    return Parsed(rows, _key(keys, parts), refused_rows, key_set, defaults, renames, since)
 
 
 # --- what no event reports --------------------------------------------------------------------------------------

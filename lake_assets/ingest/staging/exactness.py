@@ -15,12 +15,14 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
+from lake_assets.formats.event_model import DELETE, OP, POSITION, TRUNCATE, UNAVAILABLE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.staging.staging_columns import set_property
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
+from lake_assets.lake.names import literal
 from lake_assets.tables.outcome import INEXACT
 
 PROPERTY = "lake-assets.not-exact"
@@ -31,16 +33,18 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename` or `deletes`.
+        kind: `rejected`, `default`, `rename`, `in-place` or `deletes`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any.
+        since: `position` of the first record that knows the new column; None: unknown (earlier releases).
     """
 
     kind: str
     text: str = field(compare=False)  # its wording may change between versions
     columns: tuple[str, ...] = ()
     count: int = 0
+    since: int | None = field(default=None, compare=False)
 
 
 def rejected(count: int) -> Reason:
@@ -49,23 +53,36 @@ def rejected(count: int) -> Reason:
     return Reason("rejected", f"{subject} is missing (`lake-assets rejected`)", count=count)
 
 
-def added_with_default(column: str) -> Reason:
+def added_with_default(column: str, since: int | None = None) -> Reason:
     """Return the reason for a column that the source filled without an event."""
     return Reason(
         "default",
         f"column {column} was added with a default at the source: rows that have not changed since hold null here",
         (column,),
+        since=since,
     )
 
 
-def renamed(old: str, new: str) -> Reason:
-    """Return the reason for a possible rename that is not declared."""
+def renamed(old: str, new: str, rename: Mapping[str, str], since: int | None = None) -> Reason:
+    """Return the reason for a possible rename that is not declared; `rename`: those that are."""
+    declared = ", ".join(f"{o}: {n}" for o, n in {**rename, old: new}.items())
+    dismissed = ", ".join(f"{o}: {n}" for o, n in {**rename, old: old}.items())
     return Reason(
         "rename",
-        f"column {new} appeared when {old} disappeared. If that was a rename, declare `rename: {{{old}: {new}}}`; "
+        f"column {new} appeared when {old} disappeared. If that was a rename, declare `rename: {{{declared}}}`; "
         f"until then rows that have not changed since have their value in {old}. If it was not, declare `rename: "
-        f"{{{old}: {old}}}`",
+        f"{{{dismissed}}}`",
         (old, new),
+        since=since,
+    )
+
+
+def renamed_in_place(old: str, new: str, raw: str) -> Reason:
+    """Return the reason for a declared rename of which the records cannot be read again."""
+    return Reason(
+        "in-place",
+        f"{old} was renamed to {new} when {raw} no longer holds all records, or some have both columns: an update from "
+        f"before the rename was declared that set {new} to null, or left it out, may be taken for the other",
     )
 
 
@@ -79,7 +96,7 @@ def deletes_without_row(count: int) -> Reason:
 def stored_in(table: Table) -> tuple[Reason, ...]:
     """Return the reasons stored with a table."""
     stored = json.loads(table.properties.get(PROPERTY, "[]"))
-    return tuple(Reason(r["kind"], r["text"], tuple(r["columns"]), r["count"]) for r in stored)
+    return tuple(Reason(r["kind"], r["text"], tuple(r["columns"]), r["count"], r.get("since")) for r in stored)
 
 
 def store(lake: LakeBase, table: TableId, reasons: Sequence[Reason]) -> None:
@@ -123,7 +140,7 @@ def of_staging(
         spec: the staging table.
         seen: the reasons that the step saw.
         has_rejects: whether the step rejected records, or absorbed rejected ones.
-        is_whole: whether it read all records.
+        is_whole: whether it read all records, and took nothing from the table.
     """
     loaded = lake.table(spec.table)
     stored, columns = stored_in(loaded), {f.name for f in loaded.schema().fields}
@@ -142,8 +159,8 @@ def of_staging(
 
 
 def _is_undeclared(reason: Reason, spec: StagingSpec) -> bool:
-    old, new = reason.columns
-    return spec.rename.get(old) != new and old not in spec.not_renamed
+    old, new = (spec.rename.get(c, c) for c in reason.columns)
+    return old != new and reason.columns[0] not in spec.not_renamed
 
 
 def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
@@ -158,8 +175,22 @@ def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
 # --- final tables -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a final table.
+
+    Attributes:
+        names: their names by the staging column that they copy unchanged.
+        key: SQL over staging by the name of a key column, if a row is in the state of the last event of its key;
+            empty: it is not.
+    """
+
+    names: Mapping[str, str]
+    key: Mapping[str, str]
+
+
 def of_final(
-    lake: LakeBase, table: TableId, staging: TableId, names: Mapping[str, str], without_row: int, *, is_new: bool
+    lake: LakeBase, table: TableId, staging: TableId, columns: Columns, without_row: int, *, is_new: bool
 ) -> tuple[Reason, ...]:
     """Store and return the reasons after a step: those of staging that still matter, and deletes that found no row.
 
@@ -167,12 +198,12 @@ def of_final(
         lake: the lake.
         table: the final table.
         staging: its staging table.
-        names: names of its columns by the staging column that they copy unchanged.
+        columns: its columns.
         without_row: how many deletes of the step found no row.
         is_new: whether the step created or replaced the table.
     """
     upstream, stored = stored_in(lake.table(staging)), stored_in(lake.table(table))
-    reasons = [r for r in upstream if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
+    reasons = [r for r in upstream if not r.columns or _shows(lake, table, staging, columns, r)]
     earlier = [] if is_new else [r for r in stored if r.kind == "deletes"]
     if without_row:
         earlier = [deletes_without_row(without_row + sum(r.count for r in earlier))]
@@ -182,12 +213,27 @@ def of_final(
     return tuple(reasons)
 
 
-def _shows(lake: LakeBase, table: TableId, columns: Sequence[str | None]) -> bool:
-    """Whether some row is still affected: the last column is null, and the earlier columns are not."""
-    if None in columns:
+def _shows(lake: LakeBase, table: TableId, staging: TableId, columns: Columns, reason: Reason) -> bool:
+    """Whether some row lacks a value: the last column is null, the earlier columns are not, and no event says so."""
+    listed = [columns.names.get(c) for c in reason.columns]
+    if None in listed:
         return False
-    *old, new = (F.col(quote(c or "")) for c in columns)
+    *old, new = (F.col(quote(c or "")) for c in listed)
     lacking = new.isNull()
     for column in old:
         lacking = lacking & column.isNotNull()
-    return not lake.spark().table(lake.sql_name(table)).where(lacking).limit(1).isEmpty()
+    rows = lake.spark().table(lake.sql_name(table)).where(lacking)
+    if rows.limit(1).isEmpty():
+        return False
+    if reason.since is None or not columns.key:
+        return True
+    # Updates of a row with the new column, and inserts: the null is theirs.
+    name = literal(reason.columns[-1])
+    events = lake.spark().table(lake.sql_name(staging)).where(
+        f"{POSITION} >= {reason.since} AND {OP} NOT IN ('{DELETE}', '{TRUNCATE}') "
+        f"AND NOT coalesce(array_contains({UNAVAILABLE}, {name}), false)"
+    )  # fmt: skip
+    for former in reason.columns[:-1]:
+        events = events.where(F.col(quote(former)).isNull())
+    told = events.select(*(F.expr(sql).alias(k) for k, sql in columns.key.items()))
+    return not rows.join(told, list(columns.key), "left_anti").limit(1).isEmpty()

@@ -20,6 +20,7 @@ from lake_assets.pipeline.config.audit_settings import Audits
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.schema_changes import whole_chains
 from lake_assets.tables.specs import BatchSize
 
 
@@ -210,6 +211,11 @@ class LayerTables(Batches, TableSettings):
         with as_value_errors():
             SourceTable.parse(value)
         return value
+
+    @field_validator("rename")
+    @classmethod
+    def _rename(cls, value: dict[str, str]) -> dict[str, str]:
+        return whole_chains(value)
 
     @field_validator("types")
     @classmethod
