@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -87,7 +88,15 @@ def _source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
             reading = Reading(text.type, (*reading.steps, *text.steps))
         else:
             reading = Reading(text.type, (*reading.steps, _cast(reading.type, text.type)))
-    return SourceColumn(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
+    default = field.get("default")
+    # Values of logical types (decimals, dates) are encoded.
+    is_plain = not field.get("name") and isinstance(default, str | int | float)
+    return SourceColumn(
+        name, reading, (mark,) if mark else (),
+        has_default=default is not None,
+        default=(literal(default) if isinstance(default, str) else json.dumps(default)) if is_plain else None,
+        is_required=not field.get("optional", True),
+    )  # fmt: skip
 
 
 def _cast(of: str, kind: str) -> str:
@@ -265,8 +274,9 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         absent.append(f"coalesce({after} IS NULL AND {is_update} AND NOT ({is_there}), false)")
     unavailable = " OR ".join(absent) if absent else None
     return EventColumn(
-        name, column.reading.type, text, column.reading.steps, unavailable, has_default=column.has_default
-    )
+        name, column.reading.type, text, column.reading.steps, unavailable, has_default=column.has_default,
+        default=column.default, is_required=column.is_required,
+    )  # fmt: skip
 
 
 def _is_one_of(value: str, names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from lake_assets.errors import (
     UnsupportedEventError,
 )
 from lake_assets.formats import EventPlan, event_format
-from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, Hints, Planned
+from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, schemas_of
@@ -37,6 +37,7 @@ class Parsed:
         defaults: columns that the source added with a default for existing rows.
         renames: old and new name of columns where one appeared when the other disappeared and no rename is declared.
         since: position of the first record whose schema has a column, for the columns of `defaults` and new names.
+        filled: the columns of `defaults` as the records describe them.
     """
 
     rows: DataFrame | None
@@ -46,6 +47,7 @@ class Parsed:
     defaults: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     since: Mapping[str, int] = field(default_factory=dict[str, int])
+    filled: Mapping[str, EventColumn] = field(default_factory=dict[str, EventColumn])
 
 
 def parse(
@@ -118,7 +120,8 @@ def parse(
         name: min(first.get(s, 0) for p in planned if any(c.name == name for c in p.plan.columns) for s in p.schemas)
         for name in (*defaults, *(new for _, new in renames))
     }
-    return Parsed(rows, _key(keys, parts), refused_rows, key_set, defaults, renames, since)
+    filled = {c.name: c for p in reversed(planned) for c in p.plan.columns if c.name in defaults and c.has_default}
+    return Parsed(rows, _key(keys, parts), refused_rows, key_set, defaults, renames, since, filled)
 
 
 # --- what no event reports --------------------------------------------------------------------------------------

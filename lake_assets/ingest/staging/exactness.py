@@ -15,7 +15,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
-from lake_assets.formats.event_model import DELETE, OP, POSITION, TRUNCATE, UNAVAILABLE
+from lake_assets.formats.event_model import DELETE, OP, POSITION, TRUNCATE, UNAVAILABLE, EventColumn
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.staging.staging_columns import set_property
@@ -53,12 +53,21 @@ def rejected(count: int) -> Reason:
     return Reason("rejected", f"{subject} is missing (`lake-assets rejected`)", count=count)
 
 
-def added_with_default(column: str, since: int | None = None) -> Reason:
-    """Return the reason for a column that the source filled without an event."""
+def added_with_default(column: EventColumn, since: int | None = None) -> Reason:
+    """Return the reason for a column that the source filled without an event, and how to fill it here."""
+    name, value = column.name, column.default
+    said = f"{'not null, ' if column.is_required else ''}{f'default {value}' if value else 'a default'}"
+    touch = f"update them at the source (`UPDATE ... SET {name} = {name}`), and their events carry it"
+    declare = f'declare `columns: "*, coalesce({name}, {value or "..."}) AS {name}"`'
+    if column.is_required:
+        remedy = f"If it is the same in all of these rows (not of a sequence or function), {declare}; or {touch}"
+    else:
+        remedy = f"To fill them, {touch}; or {declare}, which also replaces nulls that the source holds"
     return Reason(
         "default",
-        f"column {column} was added with a default at the source: rows that have not changed since hold null here",
-        (column,),
+        f"column {name} was added with a default at the source ({said}): rows that have not changed since hold null "
+        f"here. {remedy}",
+        (name,),
         since=since,
     )
 

@@ -49,7 +49,7 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
         if before != set(now):
             return "another key is declared"
     if changed := retyped(spec, table):
-        return f"another type is declared for {', '.join(changed)}"
+        return f"another type, or none, is declared for {', '.join(changed)}"
     if _read_as(table).get("ordered") and not spec.order_by and event_format(spec.format).kind:
         return "`order_by` is no longer declared"
     return reason_to_unite(spec, table)
@@ -95,10 +95,11 @@ def starts_elsewhere(spec: StagingSpec, table: Table) -> bool:
 
 
 def retyped(spec: StagingSpec, table: Table) -> list[str]:
-    """Return columns whose stored values cannot simply be widened to the declared type."""
+    """Return columns whose stored values cannot simply be widened to the declared type, or that lost theirs."""
     had: Mapping[str, str] = _read_as(table).get("types", {})
     columns = types_in(table)
-    changed: list[str] = []
+    # A type that is no longer declared: the values have their own again.
+    changed = [n for n in had if n not in spec.types and any(spec.rename.get(c, c) == n for c in columns)]
     for name, kind in spec.types.items():
         names = [n for n in columns if spec.rename.get(n, n) == name]
         if had.get(name) == kind or not names:

@@ -316,7 +316,7 @@ def _inexact(
     """Store and return the reasons why the table, and tables downstream, are not exact."""
     seen: list[exactness.Reason] = []
     if parsed is not None:
-        seen += [exactness.added_with_default(c, parsed.since.get(c)) for c in parsed.defaults]
+        seen += [exactness.added_with_default(parsed.filled[c], parsed.since.get(c)) for c in parsed.defaults]
         seen += [exactness.renamed(old, new, spec.rename, parsed.since.get(new)) for old, new in parsed.renames]
     return exactness.of_staging(lake, spec, seen, has_rejects=has_rejects, is_whole=is_whole)
 
