@@ -25,6 +25,7 @@ from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 
 BAD = "_bad"
+DOES_NOT_FIT = " does not fit "
 # Between the reasons of several values of one event.
 SEPARATOR = "; "
 UNREADABLE = "the record cannot be read as its format says"
@@ -184,5 +185,5 @@ def in_steps(stage: DataFrame, plan: EventPlan, carried: Sequence[str]) -> DataF
 
 
 def _misfit(i: int, name: str, kind: str) -> str:
-    message = f"concat({literal(f'{name} does not fit {kind}: ')}, left(CAST(t{i} AS STRING), 100))"
+    message = f"concat({literal(f'{name}{DOES_NOT_FIT}{kind}: ')}, left(CAST(t{i} AS STRING), 100))"
     return f"CASE WHEN t{i} IS NOT NULL AND v{i} IS NULL THEN {message} END"

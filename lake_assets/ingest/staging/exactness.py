@@ -15,8 +15,9 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
-from lake_assets.formats.event_model import DELETE, OP, POSITION, TRUNCATE, UNAVAILABLE, EventColumn
+from lake_assets.formats.event_model import DELETE, MISFITS, OP, POSITION, TRUNCATE, UNAVAILABLE, EventColumn
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.records.event_rows import DOES_NOT_FIT
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.staging.staging_columns import set_property
 from lake_assets.lake import LakeBase, TableId, quote
@@ -33,7 +34,7 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename`, `in-place` or `deletes`.
+        kind: `rejected`, `default`, `rename`, `in-place`, `misfits` or `deletes`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any.
@@ -95,6 +96,23 @@ def renamed_in_place(old: str, new: str, raw: str) -> Reason:
     )
 
 
+def taken_as_null(column: str) -> Reason:
+    """Return the reason for a column with values that do not fit its type, which are null as declared."""
+    return Reason(
+        "misfits",
+        f"column {column} holds null for values that do not fit its type (`on_misfit: null`; staging's column "
+        f"{MISFITS} has them), in rows that have not changed since. Declare a type that holds them: `types`",
+        (column,),
+    )
+
+
+def misfitting_columns(lake: LakeBase, staging: TableId) -> list[str]:
+    """Return the columns with values that do not fit their types and are null instead."""
+    rows = lake.spark().table(lake.sql_name(staging)).where(F.col(MISFITS).isNotNull())
+    names = rows.select(F.explode(MISFITS).alias("m")).select(F.expr(f"split_part(m, {literal(DOES_NOT_FIT)}, 1)"))
+    return sorted(r[0] for r in names.distinct().collect())
+
+
 def deletes_without_row(count: int) -> Reason:
     """Return the reason for a table without a key where rows to delete were not found."""
     return Reason(
@@ -140,8 +158,14 @@ def details_of(reasons: Iterable[Reason]) -> dict[str, object]:
 
 
 def of_staging(
-    lake: LakeBase, spec: StagingSpec, seen: Sequence[Reason], *, has_rejects: bool, is_whole: bool
-) -> tuple[Reason, ...]:  # fmt: skip
+    lake: LakeBase,
+    spec: StagingSpec,
+    seen: Sequence[Reason],
+    *,
+    has_rejects: bool,
+    is_reread: bool = False,
+    is_whole: bool = False,
+) -> tuple[Reason, ...]:
     """Store and return the reasons after a step.
 
     Args:
@@ -149,11 +173,12 @@ def of_staging(
         spec: the staging table.
         seen: the reasons that the step saw.
         has_rejects: whether the step rejected records, or absorbed rejected ones.
-        is_whole: whether it read all records, and took nothing from the table.
+        is_reread: whether it read all records.
+        is_whole: whether it also took no columns from the table, so that it saw when they appeared.
     """
     loaded = lake.table(spec.table)
     stored, columns = stored_in(loaded), {f.name for f in loaded.schema().fields}
-    before = () if is_whole else stored
+    before = () if is_whole else tuple(r for r in stored if r.kind != "misfits" or not is_reread)
     reasons = [
         r
         for r in dict.fromkeys((*before, *seen))
@@ -234,7 +259,16 @@ def _shows(lake: LakeBase, table: TableId, staging: TableId, columns: Columns, r
     rows = lake.spark().table(lake.sql_name(table)).where(lacking)
     if rows.limit(1).isEmpty():
         return False
-    if reason.since is None or not columns.key:
+    if not columns.key:
+        return True
+    if reason.kind == "misfits":
+        begins = literal(reason.columns[0] + DOES_NOT_FIT)
+        misfit = lake.spark().table(lake.sql_name(staging)).where(
+            f"{MISFITS} IS NOT NULL AND exists({MISFITS}, m -> startswith(m, {begins}))"
+        )  # fmt: skip
+        keys = misfit.select(*(F.expr(sql).alias(k) for k, sql in columns.key.items()))
+        return not rows.join(keys, list(columns.key), "left_semi").limit(1).isEmpty()
+    if reason.since is None:
         return True
     # Updates of a row with the new column, and inserts: the null is theirs.
     name = literal(reason.columns[-1])

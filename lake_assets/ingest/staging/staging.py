@@ -108,7 +108,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     if exists:
         # Reading all records with the columns that the table has already does not tell when they appeared.
         is_whole = rebuild or bool(reread_reason and table is not None and starts_elsewhere(spec, table))
-        details |= exactness.details_of(_inexact(lake, spec, parsed, bool(written.rejected), is_whole=is_whole))
+        details |= exactness.details_of(_inexact(lake, spec, parsed, written, bool(reread_reason), is_whole))
     if written.events is None and not exists:
         if pending.left:
             # Without a table there is no watermark, so the next run would read the same batch again.
@@ -134,7 +134,7 @@ def _renamed(lake: LakeBase, spec: StagingSpec, marks: Watermarks, began: float)
     commit_marks(lake, spec.table, marks)
     why = "columns were renamed (`rename`)"
     details = Written(0, 0, changes=tuple(changes)).details() | exactness.details_of(
-        _inexact(lake, spec, None, has_rejects=False)
+        _inexact(lake, spec, None, Written(0, 0))
     )
     seconds = time.monotonic() - began
     return Outcome(str(spec.table), "absorbed", strategy="none", why=why, seconds=seconds, details=details)
@@ -147,7 +147,7 @@ def _united_in_place(lake: LakeBase, spec: StagingSpec, table: Table) -> Outcome
     # The commit tells tables downstream that a step is due.
     commit_marks(lake, spec.table, known_marks(table))
     seen = [exactness.renamed_in_place(old, new, str(spec.raw)) for old, new in kept.items()]
-    inexact = exactness.of_staging(lake, spec, seen, has_rejects=False, is_whole=False)
+    inexact = exactness.of_staging(lake, spec, seen, has_rejects=False)
     outcome = absorb_events(lake, spec)
     why = "; ".join(filter(None, (f"{spec.raw} cannot be read again for `rename`: columns stay apart", outcome.why)))
     return replace(
@@ -285,7 +285,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
     if good:
         rejects.forget(lake, spec.raw, source, good)
     if lake.exists(spec.table):
-        _inexact(lake, spec, None, has_rejects=True)
+        _inexact(lake, spec, None, replace(written, rejected=max(1, written.rejected)))
     return Outcome(
         name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
         why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
@@ -311,14 +311,23 @@ def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) 
 
 
 def _inexact(
-    lake: LakeBase, spec: StagingSpec, parsed: Parsed | None, has_rejects: bool, *, is_whole: bool = False
+    lake: LakeBase,
+    spec: StagingSpec,
+    parsed: Parsed | None,
+    written: Written,
+    is_reread: bool = False,
+    is_whole: bool = False,
 ) -> tuple[exactness.Reason, ...]:
     """Store and return the reasons why the table, and tables downstream, are not exact."""
     seen: list[exactness.Reason] = []
     if parsed is not None:
         seen += [exactness.added_with_default(parsed.filled[c], parsed.since.get(c)) for c in parsed.defaults]
         seen += [exactness.renamed(old, new, spec.rename, parsed.since.get(new)) for old, new in parsed.renames]
-    return exactness.of_staging(lake, spec, seen, has_rejects=has_rejects, is_whole=is_whole)
+    if written.misfits:
+        seen += [exactness.taken_as_null(c) for c in exactness.misfitting_columns(lake, spec.table)]
+    return exactness.of_staging(
+        lake, spec, seen, has_rejects=bool(written.rejected), is_reread=is_reread, is_whole=is_whole
+    )
 
 
 def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource | None:
