@@ -49,7 +49,11 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
         if before != set(now):
             return "another key is declared"
     if changed := retyped(spec, table):
-        return f"another type, or none, is declared for {', '.join(changed)}"
+        declared, undeclared = ([c for c in changed if (c in spec.types) is is_in] for is_in in (True, False))
+        return "; ".join([
+            *([f"another type is declared for {', '.join(declared)}"] if declared else []),
+            *([f"no type is declared for {', '.join(undeclared)} any more"] if undeclared else []),
+        ])  # fmt: skip
     if _read_as(table).get("ordered") and not spec.order_by and event_format(spec.format).kind:
         return "`order_by` is no longer declared"
     return reason_to_unite(spec, table)
