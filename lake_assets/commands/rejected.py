@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from lake_assets.commands.printing import console, outcome_json, outcome_table, 
 from lake_assets.commands.run_and_status import find_pipeline
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
+from lake_assets.ingest.records.event_rows import SEPARATOR
 from lake_assets.lake import TableId
 
 SUFFIX = "_rejected"
@@ -162,16 +164,26 @@ def _kind(reason: str) -> str:
     """Return a reason without its value, so that similar reasons are counted together."""
     if " is unknown" in reason and " is " in reason.split(": ", 1)[0]:
         return f"{reason.split(' is ', 1)[0]} has no place in the order of changes"
-    return reason.split(": ", 1)[0] if " does not fit " in reason else reason.split(" (", 1)[0]
+    if misfits := _misfits(reason):
+        return ", ".join(f"{column} does not fit {kind}" for column, kind in misfits)
+    return reason.split(" (", 1)[0]
+
+
+def _misfits(reason: str) -> list[tuple[str, str]]:
+    """Return the columns, with their types, whose values do not fit."""
+    return re.findall(rf"(?:^|{SEPARATOR})((?:(?!{SEPARATOR}).)+?) does not fit ([a-z_]+(?:[(<][^:]*?[)>])?): ", reason)
 
 
 def _advice(row: dict[str, Any]) -> str:
     reason, heal = row["reason"], "Correct it at the source (a newer event of the row heals it)"
-    if " does not fit " in reason:
-        column = reason.split(" does not fit ", 1)[0]
+    if misfits := _misfits(reason):
+        types = ", ".join(f"{column}: ..." for column, _ in misfits)
+        # Bytes and arrays as text are in the notation of the format.
+        is_text_lossy = any(kind.startswith(("binary", "array")) for _, kind in misfits)
+        keeps = "" if is_text_lossy else " (string keeps every value)"
         return (
-            f"{heal}, or declare `types: {{{column}: ...}}` (string keeps every value), or `on_misfit: null` to take "
-            "such values as null; then replay"
+            f"{heal}, or declare `types: {{{types}}}`{keeps}, or `on_misfit: null` to take such values as null; then "
+            "replay"
         )
     if "place in the order of changes" in reason or "order of changes is unknown" in reason:
         return "Correct it at the source, or declare `order_by` with columns that order the changes; then replay"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lake_assets.final.added_columns import FROM, TO
 from lake_assets.final.declaration import DECLARATION_PROPERTY
-from lake_assets.final.modes.adjacent_versions import merge_equal_versions
 from lake_assets.final.target import Target
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import read_marks
@@ -36,9 +34,9 @@ def prepare_table(target: Target) -> list[Change]:
         sort_files(target)
     finish_renames(lake, spec.table)
     changes = evolve(str(spec.table), columns_of(lake, spec.table), expected, spec.rename)
-    for change in (c for c in changes if c.kind not in ("replace", "fold")):
+    for change in (c for c in changes if c.kind != "replace"):
         alter(lake, spec.table, change)
-    if rewrites := [c for c in changes if c.kind in ("replace", "fold")]:
+    if rewrites := [c for c in changes if c.kind == "replace"]:
         _rewrite(target, rewrites)
     return changes
 
@@ -59,14 +57,24 @@ def sort_files(target: Target) -> None:
         target.lake.spark().sql(f"ALTER TABLE {target.lake.sql_name(target.spec.table)} WRITE LOCALLY ORDERED BY {by}")
 
 
+def columns_to_unite(target: Target) -> list[str]:
+    """Return the declared renames of which the table has both columns, as text.
+
+    Of a stored row with a value in the old column and none in the new one, it is unknown whether it has not changed
+    since the rename or was set to null: only its events tell.
+    """
+    lake, spec = target.lake, target.spec
+    changes = evolve(str(spec.table), columns_of(lake, spec.table), target.all_types, spec.rename)
+    return [f"{c.was} and {c.column}" for c in changes if c.kind == "fold"]
+
+
 def _rewrite(target: Target, changes: list[Change]) -> None:
     """Convert stored values by replacing the table in one commit that keeps the watermarks.
 
     Needed if Iceberg cannot promote a type (the scale of a decimal). Readers see the old table or the new one.
     """
     lake, table = target.lake, target.spec.table
-    by_column = {c.column: c for c in changes}
-    folded = {c.was for c in changes if c.kind == "fold"}
+    new_types = {c.column: c.type for c in changes}
     # Rows and watermarks come from one snapshot: a concurrent commit is replaced together with its watermarks.
     # The snapshot is read with the columns of its own schema.
     current = lake.table(table)
@@ -74,24 +82,16 @@ def _rewrite(target: Target, changes: list[Change]) -> None:
     version = f"VERSION AS OF {snapshot.snapshot_id}" if snapshot else ""
     schema = current.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else current.schema()
     names = {f.field_id: f.name for f in schema.fields}
-    types = columns_of(lake, table)
 
     def stored(column: str) -> str:
         old = names.get(current.schema().find_field(column).field_id)
         return quote(old) if old else "NULL"
 
-    selected: list[str] = []
-    for column, kind in types.items():
-        change = by_column.get(column)
-        if column in folded:
-            continue
-        folds = change is not None and change.kind == "fold"
-        source = f"coalesce({stored(column)}, {stored(change.was or '')})" if change and folds else stored(column)
-        selected.append(f"CAST({source} AS {change.type if change else kind}) AS {quote(column)}")
+    selected = (
+        f"CAST({stored(column)} AS {new_types.get(column, kind)}) AS {quote(column)}"
+        for column, kind in columns_of(lake, table).items()
+    )
     rows = f"SELECT {', '.join(selected)} FROM {name} {version}"
-    if folded and target.mode == "scd2":
-        remaining = [c for c in types if c not in folded]
-        rows = merge_equal_versions(rows, target.key, remaining, target.tracked, FROM, TO)
     with committing(lake.spark(), table, marks):
         lake.spark().sql(f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned_by(target)} AS {rows}")
     sort_files(target)

@@ -22,7 +22,7 @@ from lake_assets.final.declaration import pending_of, spelled_as
 from lake_assets.final.events.repeated_snapshots import reason_to_restart
 from lake_assets.final.events.staging_events import has_other_keys, window_events
 from lake_assets.final.events.window_stats import Batch, Stats, check_stats, stats_of
-from lake_assets.final.final_ddl import prepare_table
+from lake_assets.final.final_ddl import columns_to_unite, prepare_table
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.target import Target
@@ -91,7 +91,12 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     why = result.why
     if rebuild_reason:
         why = "; ".join(filter(None, (f"{rebuild_reason}: it is rebuilt in one commit", why)))
-    columns = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
+    columns = exactness.Columns(
+        {i.sources[0]: i.name for i in target.items.values() if i.is_plain},
+        dict(zip(target.key, (target.projection.source[k][1] for k in target.source_key), strict=True))
+        if target.mode == "scd1" and not spec.by_row
+        else {},
+    )
     without_row = result.batch.details.get("deletes_without_row", 0)
     stats, changes = result.batch.stats, result.changes
     seen = [exactness.deletes_without_row(without_row)] if without_row else []
@@ -138,6 +143,8 @@ class _Result:
 def _write(lake: LakeBase, target: Target, pending: Window, base: Watermarks) -> _Result | str:
     """Write the events of a window; or return the reason why the table has to be rebuilt instead."""
     spec, before = target.spec, _in_todays_form(target, pending.mark)
+    if not target.is_new and lake.exists(spec.table) and (pairs := columns_to_unite(target)):
+        return f"{', '.join(pairs)} are declared to be one column (`rename`)"
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (), captured))
         events, without_row = window_events(target, captured)

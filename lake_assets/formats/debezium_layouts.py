@@ -37,6 +37,8 @@ class SourceColumn:
     marks: tuple[str, ...] = ()
     spellings: tuple[str, ...] = ()
     has_default: bool = False
+    default: str | None = None
+    is_required: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

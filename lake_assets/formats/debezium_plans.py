@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -96,7 +97,15 @@ def source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
         reading = read_as_text(dict(field))
     elif declared:
         reading = read_declared(dict(field), declared)
-    return SourceColumn(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
+    default = field.get("default")
+    # Values of logical types (decimals, dates) are encoded.
+    is_plain = not field.get("name") and isinstance(default, str | int | float)
+    return SourceColumn(
+        name, reading, (mark,) if mark else (),
+        has_default=default is not None,
+        default=(literal(default) if isinstance(default, str) else json.dumps(default)) if is_plain else None,
+        is_required=not field.get("optional", True),
+    )  # fmt: skip
 
 
 def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
@@ -295,8 +304,8 @@ def _event_column(column: SourceColumn, name: str, text: str, unavailable: str |
     reading = column.reading
     return EventColumn(
         name, reading.type, text, reading.steps, unavailable,
-        has_default=column.has_default, loses_digits=reading.loses_digits, record_names=column.names,
-        is_base64=reading.is_base64,
+        has_default=column.has_default, default=column.default, is_required=column.is_required,
+        loses_digits=reading.loses_digits, record_names=column.names, is_base64=reading.is_base64,
     )  # fmt: skip
 
 

@@ -118,6 +118,8 @@ class EventColumn:
         left_out: like `unavailable`, but evaluated only if the text is NULL: for formats in which finding a column is
             slow.
         has_default: whether the source fills existing rows when the column is added.
+        default: the value that it fills them with, as an SQL literal; None: unknown.
+        is_required: whether the source allows no null.
         may_be_null: whether a value that does not fit the type becomes null, with a reason in the row; otherwise the
             event is rejected.
         is_conflict: whether the existing column has an incompatible type, so no value fits.
@@ -135,6 +137,8 @@ class EventColumn:
     unavailable: str | None = None
     left_out: str | None = None
     has_default: bool = False
+    default: str | None = None
+    is_required: bool = False
     may_be_null: bool = False
     is_conflict: bool = False
     loses_digits: str | None = None

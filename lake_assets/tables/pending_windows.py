@@ -46,6 +46,7 @@ class Window:
         head: the source's current snapshot, or the end of the batch; without a snapshot while the source is empty.
         left: number of snapshots after the batch.
         lost: why there is no history from the watermark to the head; then `mark` is None.
+        is_due: whether a step is due even if the window has no snapshot, because of the declaration.
     """
 
     source: TableId
@@ -53,6 +54,7 @@ class Window:
     head: Watermark
     left: int = 0
     lost: LostHistory | None = None
+    is_due: bool = False
 
     @property
     def start(self) -> int | None:
@@ -65,9 +67,14 @@ class Window:
         return EMPTY if self.head.snapshot is None else self.head.snapshot
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the source has no snapshot after the watermark."""
+        return self.mark is not None and self.mark.snapshot == self.head.snapshot
+
+    @property
     def is_absorbed(self) -> bool:
         """Whether nothing is pending."""
-        return self.mark is not None and self.mark.snapshot == self.head.snapshot
+        return self.is_empty and not self.is_due
 
 
 def head_of(source: Table) -> Watermark:

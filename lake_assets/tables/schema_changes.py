@@ -45,13 +45,47 @@ def unite(table: str, schemas: Iterable[Columns]) -> dict[str, str]:
         for name, kind in columns.items():
             wide = widest(united.get(name, kind), kind)
             if wide is None:
-                raise SchemaConflictError(
-                    f"{table}: column {name} is {united[name]} and becomes {kind}, and no type holds both without "
-                    "loss. Nothing was written. Declare one type for all of its values, for example "
-                    f"`types: {{{name}: string}}`"
-                )
+                raise conflict(table, name, united[name], kind)
             united[name] = wide
     return united
+
+
+def conflict(table: str, column: str, old: str, new: str) -> SchemaConflictError:
+    """Return the error for a column whose type cannot become another one, with what loses no value."""
+    proposed = common_type(old, new)
+    read_again = "(records that are in staging already are read again with it)"
+    apart = "`on_conflict: new-column` keeps values of the other type in a column of their own"
+    if proposed is None:
+        advice = f"Declare what happens to such values: {apart}, `on_conflict: reject` rejects their records"
+    else:
+        kind = f'"{proposed}"' if "," in proposed else proposed
+        advice = (
+            f"Declare one type for all of its values: `types: {{{column}: {kind}}}` {read_again}"
+            + (f"; texts that are no {proposed} are rejected, `string` keeps all" if old == "string" else "")
+            + f". Or choose what happens to such values: {apart}, `on_conflict: reject` rejects their records"
+        )
+    return SchemaConflictError(
+        f"{table}: column {column} is {old} and becomes {new}, and neither type becomes the other without loss. "
+        f"Nothing was written. {advice}"
+    )
+
+
+def common_type(old: str, new: str) -> str | None:
+    """Return the type to declare for values of two types, as the source has them now; None: there is none.
+
+    Bytes and arrays are written in each format's own notation as text, which could not be told from other texts.
+    """
+    if any(kind.startswith(("binary", "array", "map", "struct")) for kind in (old, new)):
+        return None
+    kinds = {old, new}
+    if "string" in kinds:
+        return new
+    if decimal := next((k for k in kinds if k.startswith("decimal")), None):
+        digits = {"int": "decimal(10,0)", "bigint": "decimal(19,0)"}.get((kinds - {decimal} or {""}).pop())
+        return (digits and widest(decimal, digits)) or "string"
+    if kinds == {"date", "timestamp_ntz"}:
+        return "timestamp_ntz"
+    return "double" if "int" in kinds and kinds <= {"int", "float", "double"} else "string"
 
 
 def evolve(table: str, existing: Columns, stream: Columns, rename: Mapping[str, str] | None = None) -> list[Change]:
@@ -88,6 +122,28 @@ def evolve(table: str, existing: Columns, stream: Columns, rename: Mapping[str, 
                 Change("widen" if promotes(current[name], united) else "replace", name, united, was=current[name])
             )
     return changes
+
+
+def whole_chains(rename: Mapping[str, str]) -> dict[str, str]:
+    """Return the renames, each to the last name of its chain: `{a: b, b: c}` -> `{a: c, b: c}`.
+
+    Raises:
+        ValueError: a chain has no end.
+    """
+    chains: dict[str, str] = {}
+    for old, new in rename.items():
+        passed = [old]
+        while rename.get(new, new) != new:
+            if new in passed:
+                raise ValueError(
+                    f"`rename` has a circle: {' -> '.join([*passed, new])}. It names columns that the source renamed, "
+                    "so the last name of each has to be one that is not renamed again. To exchange names, use "
+                    "`columns`: a AS b, b AS a"
+                )
+            passed.append(new)
+            new = rename[new]
+        chains[old] = new
+    return chains
 
 
 def promotes(old: str, new: str) -> bool:

@@ -46,18 +46,9 @@ def anything(choose: random.Random, column: str) -> Any:
     return value(choose, column)
 
 
-class _Named(Source):
-    """The renamed column always has a value: before the rename is declared, an update to null cannot be distinguished
-    from an update that omits the column (see docs/schema-changes.md)."""
-
-    def _new(self, at: dict[str, Any]) -> dict[str, Any]:
-        row = super()._new(at)
-        return {c: v if v is not None or c not in ("name", "title") else "-" for c, v in row.items()}
-
-
 def changing(choose: random.Random, transactions: int = 15) -> Batches:
     """Return a history in parts, with one column change after each part, in any order."""
-    source = _Named(T, choose, anything, frozenset({"name"}))
+    source = Source(T, choose, anything, frozenset({"name"}))
     changes = choose.sample(["add", "drop", "widen", "rename"], 4)
     for what in [*changes, None]:
         for _ in range(transactions):

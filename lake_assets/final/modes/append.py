@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.final.events.staging_events import history_of
 from lake_assets.final.events.window_stats import Batch
+from lake_assets.final.key_proposal import proposed_key
 from lake_assets.final.stored_rows import replace_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import INSERT, OP, READ
@@ -46,7 +47,7 @@ def rebuild(target: Target, batch: Batch) -> DataFrame:
             )
         raise UnsupportedEventError(
             f"{spec.table}: {spec.staging} has no key, and {others} of its new events are not inserts: it is unknown "
-            "which rows they change. Give the source table a primary key, declare `key`, or declare "
+            f"which rows they change. Give the source table a primary key, {proposed_key(target)}, or declare "
             "`on_change: ignore` to leave such events out"
         )
     events = batch.events.where(F.col(OP).isin(INSERT, READ))

@@ -46,12 +46,14 @@ class BatchSchema:
         is_short: whether all of its records have a `payload`: are also stored without their schema, or without JSON
             text inside JSON.
         has_payloads: whether any of them has.
+        first: the lowest position of a record with this schema.
     """
 
     seen: Seen
     last: int
     is_short: bool
-    has_payloads: bool
+    has_payloads: bool = False
+    first: int = 0
 
 
 BySource = Mapping[str, Sequence[BatchSchema]]
@@ -66,6 +68,7 @@ def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
     columns = [*by, "position", "payload", "record AS sample"]
     aggregates = [
         "max(position) AS last",
+        "min(position) AS first",
         "count(payload) = count(*) AS short",
         "count(payload) > 0 AS payloads",
         # Records with the same schema key have the same schema, so one sample is enough.
@@ -85,7 +88,8 @@ def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
     by_source: dict[str, list[BatchSchema]] = {}
     for r in rows:
         seen = Seen(schemas[r["schema_key"]], shapes.get((r["source_table"], r["schema_key"])))
-        by_source.setdefault(r["source_table"], []).append(BatchSchema(seen, r["last"], r["short"], r["payloads"]))
+        schema = BatchSchema(seen, r["last"], r["short"], r["payloads"], r["first"])
+        by_source.setdefault(r["source_table"], []).append(schema)
     return by_source
 
 

@@ -28,6 +28,9 @@ from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 
 BAD = "_bad"
+DOES_NOT_FIT = " does not fit "
+# Between the reasons of several values of one event.
+SEPARATOR = "; "
 UNREADABLE = "the record cannot be read as its format says"
 
 
@@ -136,12 +139,16 @@ def _problems(
     # The key identifies the row to delete; the other values of a delete are not used.
     is_delete = "false" if not plan.key else f"{quote(OP)} = {literal(DELETE)}"
     needed = {*plan.key, *order_by}
+    rejecting = [
+        why if c.name in needed else f"CASE WHEN NOT coalesce({is_delete}, false) THEN {why} END"
+        for c, why in misfits.items()
+        if not c.may_be_null
+    ]
     return [
         f"CASE WHEN none THEN {literal(UNREADABLE)} END",
         f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
         f"CASE WHEN {quote(SEQUENCE)} IS NULL THEN no_place END",
-        *(why if c.name in needed else f"CASE WHEN NOT coalesce({is_delete}, false) THEN {why} END"
-          for c, why in misfits.items() if not c.may_be_null),
+        *([f"nullif(concat_ws({literal(SEPARATOR)}, {', '.join(rejecting)}), '')"] if rejecting else []),
         *(
             f"CASE WHEN {quote(OP)} <> {literal(TRUNCATE)} AND v{i} IS NULL AND NOT ({by_other}) "
             f"THEN {literal(f'key column {c.name} is missing')} END"
@@ -188,7 +195,7 @@ def in_steps(stage: DataFrame, plan: EventPlan, carried: Sequence[str]) -> DataF
 
 def _misfit(i: int, column: EventColumn, kind: str) -> str:
     value = _own_number(i, column.record_names) if column.record_names else f"CAST(t{i} AS STRING)"
-    message = f"concat({literal(f'{column.name} does not fit {kind}: ')}, {_shortened(value)})"
+    message = f"concat({literal(f'{column.name}{DOES_NOT_FIT}{kind}: ')}, {_shortened(value)})"
     return f"CASE WHEN t{i} IS NOT NULL AND v{i} IS NULL THEN {message} END"
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lake_assets.errors import (
-    SchemaConflictError,
-)
 from lake_assets.formats.event_model import EventColumn, Planned
 from lake_assets.formats.types.text_types import widest
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.tables.schema_changes import routed_name
+from lake_assets.tables.schema_changes import conflict, routed_name
 
 
 def resolve_conflicts(planned: Sequence[Planned], spec: StagingSpec, existing: Mapping[str, str]) -> list[Planned]:
@@ -33,12 +30,7 @@ def resolve_conflicts(planned: Sequence[Planned], spec: StagingSpec, existing: M
                 wide = types[c.name]
                 column = replace(c, type=wide, steps=(f"CAST(NULL AS {wide})",), is_conflict=True)
             if wide is None:
-                raise SchemaConflictError(
-                    f"{spec.table}: column {c.name} is {types[c.name]} and becomes {c.type}, and no type holds both "
-                    "without loss. Nothing was written. Declare one type for all of its values, for example `types: "
-                    f"{{{c.name}: string}}` (records that are in staging already are read again with it), or choose "
-                    "what happens to such values (`on_conflict: new-column` or `reject`)"
-                )
+                raise conflict(str(spec.table), c.name, types[c.name], c.type)
             types[column.name] = wide
             columns.append(column)
         resolved.append(replace(p, plan=replace(p.plan, columns=tuple(columns))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -39,6 +39,8 @@ class Parsed:
         is_by_time: whether a time is all that orders some of the events.
         tombstones: keys of deleted rows, by the columns of their keys, with technical columns and `BAD`.
         has_tombstones: whether `rows` has deletes that came as tombstones.
+        since: position of the first record whose schema has a column, for the columns of `defaults` and new names.
+        filled: the columns of `defaults` as the records describe them.
     """
 
     rows: DataFrame | None
@@ -50,6 +52,8 @@ class Parsed:
     is_by_time: bool = False
     tombstones: tuple[DataFrame, ...] = ()
     has_tombstones: bool = False
+    since: Mapping[str, int] = field(default_factory=dict[str, int])
+    filled: Mapping[str, EventColumn] = field(default_factory=dict[str, EventColumn])
 
 
 def parse(
@@ -123,9 +127,24 @@ def parse(
         parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
-    unseen = unreported(planned, existing, spec.rename)
-    by_time = any(p.plan.is_by_time for p in planned)
-    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unseen, by_time, tombstones)
+    defaults, renames = unreported(planned, existing, spec.rename)
+    first = {s.seen.schema: s.first for s in schemas}
+    since = {
+        name: min(first.get(s, 0) for p in planned if any(c.name == name for c in p.plan.columns) for s in p.schemas)
+        for name in (*defaults, *(new for _, new in renames))
+    }
+    return Parsed(
+        rows,
+        _key(keys, parts),
+        refused_rows,
+        key_set,
+        defaults,
+        renames,
+        is_by_time=any(p.plan.is_by_time for p in planned),
+        tombstones=tombstones,
+        since=since,
+        filled={c.name: c for p in reversed(planned) for c in p.plan.columns if c.name in defaults and c.has_default},
+    )
 
 
 def _tombstones(records: DataFrame, planned: Planned) -> DataFrame:

@@ -16,12 +16,15 @@ from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
 from lake_assets.formats.debezium_tombstones import REWRITE
+from lake_assets.formats.event_model import DELETE, MISFITS, OP, POSITION, TRUNCATE, UNAVAILABLE, EventColumn
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.records.event_rows import DOES_NOT_FIT
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.staging.staging_columns import set_property
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
+from lake_assets.lake.names import literal
 from lake_assets.tables.outcome import INEXACT
 
 PROPERTY = "lake-assets.not-exact"
@@ -32,16 +35,19 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename`, `time`, `tombstones`, `snapshot`, `deletes` or `log`.
+        kind: `rejected`, `default`, `rename`, `in-place`, `misfits`, `time`, `tombstones`, `snapshot`, `deletes` or
+            `log`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any; of a snapshot, the position of its first record.
+        since: `position` of the first record that knows the new column; None: unknown (earlier releases).
     """
 
     kind: str
     text: str = field(compare=False)  # its wording may change between versions
     columns: tuple[str, ...] = ()
     count: int = 0
+    since: int | None = field(default=None, compare=False)
 
 
 def rejected(count: int) -> Reason:
@@ -50,24 +56,63 @@ def rejected(count: int) -> Reason:
     return Reason("rejected", f"{subject} is missing (`lake-assets rejected`)", count=count)
 
 
-def added_with_default(column: str) -> Reason:
-    """Return the reason for a column that the source filled without an event."""
+def added_with_default(column: EventColumn, since: int | None = None) -> Reason:
+    """Return the reason for a column that the source filled without an event, and how to fill it here."""
+    name, value = column.name, column.default
+    said = f"{'not null, ' if column.is_required else ''}{f'default {value}' if value else 'a default'}"
+    touch = f"update them at the source (`UPDATE ... SET {name} = {name}`), and their events carry it"
+    declare = f'declare `columns: "*, coalesce({name}, {value or "..."}) AS {name}"`'
+    if column.is_required:
+        remedy = f"If it is the same in all of these rows (not of a sequence or function), {declare}; or {touch}"
+    else:
+        remedy = f"To fill them, {touch}; or {declare}, which also replaces nulls that the source holds"
     return Reason(
         "default",
-        f"column {column} was added with a default at the source: rows that have not changed since hold null here",
+        f"column {name} was added with a default at the source ({said}): rows that have not changed since hold null "
+        f"here. {remedy}",
+        (name,),
+        since=since,
+    )
+
+
+def renamed(old: str, new: str, rename: Mapping[str, str], since: int | None = None) -> Reason:
+    """Return the reason for a possible rename that is not declared; `rename`: those that are."""
+    declared = ", ".join(f"{o}: {n}" for o, n in {**rename, old: new}.items())
+    dismissed = ", ".join(f"{o}: {n}" for o, n in {**rename, old: old}.items())
+    return Reason(
+        "rename",
+        f"column {new} appeared when {old} disappeared. If that was a rename, declare `rename: {{{declared}}}`; "
+        f"until then rows that have not changed since have their value in {old}. If it was not, declare `rename: "
+        f"{{{dismissed}}}`",
+        (old, new),
+        since=since,
+    )
+
+
+def renamed_in_place(old: str, new: str, raw: str) -> Reason:
+    """Return the reason for a declared rename of which the records cannot be read again."""
+    return Reason(
+        "in-place",
+        f"{old} was renamed to {new} when {raw} no longer holds all records, or some have both columns: an update from "
+        f"before the rename was declared that set {new} to null, or left it out, may be taken for the other",
+    )
+
+
+def taken_as_null(column: str) -> Reason:
+    """Return the reason for a column with values that do not fit its type, which are null as declared."""
+    return Reason(
+        "misfits",
+        f"column {column} holds null for values that do not fit its type (`on_misfit: null`; staging's column "
+        f"{MISFITS} has them), in rows that have not changed since. Declare a type that holds them: `types`",
         (column,),
     )
 
 
-def renamed(old: str, new: str) -> Reason:
-    """Return the reason for a possible rename that is not declared."""
-    return Reason(
-        "rename",
-        f"column {new} appeared when {old} disappeared. If that was a rename, declare `rename: {{{old}: {new}}}`; "
-        f"until then rows that have not changed since have their value in {old}. If it was not, declare `rename: "
-        f"{{{old}: {old}}}`",
-        (old, new),
-    )
+def misfitting_columns(lake: LakeBase, staging: TableId) -> list[str]:
+    """Return the columns with values that do not fit their types and are null instead."""
+    rows = lake.spark().table(lake.sql_name(staging)).where(F.col(MISFITS).isNotNull())
+    names = rows.select(F.explode(MISFITS).alias("m")).select(F.expr(f"split_part(m, {literal(DOES_NOT_FIT)}, 1)"))
+    return sorted(r[0] for r in names.distinct().collect())
 
 
 def deletes_without_row(count: int) -> Reason:
@@ -89,7 +134,7 @@ def deleted_by_tombstones() -> Reason:
 def stored_in(table: Table) -> tuple[Reason, ...]:
     """Return the reasons stored with a table."""
     stored = json.loads(table.properties.get(PROPERTY, "[]"))
-    return tuple(Reason(r["kind"], r["text"], tuple(r["columns"]), r["count"]) for r in stored)
+    return tuple(Reason(r["kind"], r["text"], tuple(r["columns"]), r["count"], r.get("since")) for r in stored)
 
 
 def store(lake: LakeBase, table: TableId, reasons: Sequence[Reason]) -> None:
@@ -167,8 +212,14 @@ def by_time() -> Reason:
 
 
 def of_staging(
-    lake: LakeBase, spec: StagingSpec, seen: Sequence[Reason], *, has_rejects: bool, is_whole: bool
-) -> tuple[Reason, ...]:  # fmt: skip
+    lake: LakeBase,
+    spec: StagingSpec,
+    seen: Sequence[Reason],
+    *,
+    has_rejects: bool,
+    is_reread: bool = False,
+    is_whole: bool = False,
+) -> tuple[Reason, ...]:
     """Store and return the reasons after a step.
 
     Args:
@@ -176,11 +227,13 @@ def of_staging(
         spec: the staging table.
         seen: the reasons that the step saw.
         has_rejects: whether the step rejected records, or absorbed rejected ones.
-        is_whole: whether it read all records.
+        is_reread: whether it read all records.
+        is_whole: whether it also took no columns from the table, so that it saw when they appeared.
     """
     loaded = lake.table(spec.table)
     stored, columns = stored_in(loaded), {f.name for f in loaded.schema().fields}
-    before = () if is_whole else [r for r in stored if r.kind != "snapshot"]
+    kept = [r for r in stored if r.kind != "snapshot" and not (r.kind == "misfits" and is_reread)]
+    before = () if is_whole else kept
     reasons = [
         r
         for r in dict.fromkeys((*before, *seen))
@@ -195,8 +248,8 @@ def of_staging(
 
 
 def _is_undeclared(reason: Reason, spec: StagingSpec) -> bool:
-    old, new = reason.columns
-    return spec.rename.get(old) != new and old not in spec.not_renamed
+    old, new = (spec.rename.get(c, c) for c in reason.columns)
+    return old != new and reason.columns[0] not in spec.not_renamed
 
 
 def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
@@ -217,11 +270,25 @@ _NONE = Reason("", "")
 # --- final tables -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a final table.
+
+    Attributes:
+        names: their names by the staging column that they copy unchanged.
+        key: SQL over staging by the name of a key column, if a row is in the state of the last event of its key;
+            empty: it is not.
+    """
+
+    names: Mapping[str, str]
+    key: Mapping[str, str]
+
+
 def of_final(
     lake: LakeBase,
     table: TableId,
     staging: TableId,
-    names: Mapping[str, str],
+    columns: Columns,
     seen: Sequence[Reason],
     *,
     is_new: bool,
@@ -233,14 +300,14 @@ def of_final(
         lake: the lake.
         table: the final table.
         staging: its staging table.
-        names: names of its columns by the staging column that they copy unchanged.
+        columns: its columns.
         seen: the reasons that the step saw; counts of earlier steps are added.
         is_new: whether the step created or replaced the table.
         shows_times: whether its rows have the times of changes.
     """
     upstream, stored = stored_in(lake.table(staging)), stored_in(lake.table(table))
     matters = [r for r in upstream if r.kind not in _OF_FINAL and (shows_times or r.kind != "tombstones")]
-    reasons = [r for r in matters if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
+    reasons = [r for r in matters if not r.columns or _shows(lake, table, staging, columns, r)]
     own = {r.kind: r for r in stored if r.kind in _OF_FINAL and not is_new}
     for reason in seen:
         counted = _COUNTED.get(reason.kind)
@@ -251,12 +318,36 @@ def of_final(
     return tuple(reasons)
 
 
-def _shows(lake: LakeBase, table: TableId, columns: Sequence[str | None]) -> bool:
-    """Whether some row is still affected: the last column is null, and the earlier columns are not."""
-    if None in columns:
+def _shows(lake: LakeBase, table: TableId, staging: TableId, columns: Columns, reason: Reason) -> bool:
+    """Whether some row lacks a value: the last column is null, the earlier columns are not, and no event says so."""
+    listed = [columns.names.get(c) for c in reason.columns]
+    if None in listed:
         return False
-    *old, new = (F.col(quote(c or "")) for c in columns)
+    *old, new = (F.col(quote(c or "")) for c in listed)
     lacking = new.isNull()
     for column in old:
         lacking = lacking & column.isNotNull()
-    return not lake.spark().table(lake.sql_name(table)).where(lacking).limit(1).isEmpty()
+    rows = lake.spark().table(lake.sql_name(table)).where(lacking)
+    if rows.limit(1).isEmpty():
+        return False
+    if not columns.key:
+        return True
+    if reason.kind == "misfits":
+        begins = literal(reason.columns[0] + DOES_NOT_FIT)
+        misfit = lake.spark().table(lake.sql_name(staging)).where(
+            f"{MISFITS} IS NOT NULL AND exists({MISFITS}, m -> startswith(m, {begins}))"
+        )  # fmt: skip
+        keys = misfit.select(*(F.expr(sql).alias(k) for k, sql in columns.key.items()))
+        return not rows.join(keys, list(columns.key), "left_semi").limit(1).isEmpty()
+    if reason.since is None:
+        return True
+    # Updates of a row with the new column, and inserts: the null is theirs.
+    name = literal(reason.columns[-1])
+    events = lake.spark().table(lake.sql_name(staging)).where(
+        f"{POSITION} >= {reason.since} AND {OP} NOT IN ('{DELETE}', '{TRUNCATE}') "
+        f"AND NOT coalesce(array_contains({UNAVAILABLE}, {name}), false)"
+    )  # fmt: skip
+    for former in reason.columns[:-1]:
+        events = events.where(F.col(quote(former)).isNull())
+    told = events.select(*(F.expr(sql).alias(k) for k, sql in columns.key.items()))
+    return not rows.join(told, list(columns.key), "left_anti").limit(1).isEmpty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
+from lake_assets.errors import RecordsGoneError
 from lake_assets.formats.event_model import MANY, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
@@ -18,8 +20,24 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
 from lake_assets.ingest.staging import exactness
-from lake_assets.ingest.staging.rereading import reason_to_reread, retyped, starts_elsewhere, without_absorbed
-from lake_assets.ingest.staging.staging_columns import check_source, projection
+from lake_assets.ingest.staging.rereading import (
+    IN_PLACE_PROPERTY,
+    carries_both,
+    doubled,
+    in_place,
+    reason_to_reread,
+    reason_to_unite,
+    retyped,
+    starts_elsewhere,
+    without_absorbed,
+)
+from lake_assets.ingest.staging.staging_columns import (
+    check_source,
+    has_former_names,
+    projection,
+    rename_columns,
+    set_property,
+)
 from lake_assets.ingest.staging.staging_writes import Written, append_batch, may_append, merge_batch, replace_table
 from lake_assets.ingest.staging.tombstone_events import with_deletes
 from lake_assets.lake import LakeBase
@@ -72,16 +90,27 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         if table is None:
             return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
         return Outcome(name, "nothing")
+    if pending.is_empty:
+        return _renamed(lake, spec, known_marks(table), began)
+    # The table, if all records are to be read again for a declared rename alone.
+    renamed = table if table is not None and not rebuild and reread_reason == reason_to_unite(spec, table) else None
+    if renamed is not None and reread_reason and carries_both(lake, spec, renamed):
+        return _united_in_place(lake, spec, renamed)
     base = known_marks(table)
     marks = {**({} if rebuild else base), str(spec.raw): pending.head}
     batch = _Batch(lake, spec, raw, table, pending, reread_reason or "", rebuild)
-    absorbed, parsed, written = batch.write(marks, base)
+    try:
+        absorbed, parsed, written = batch.write(marks, base)
+    except RecordsGoneError:
+        if renamed is None:
+            raise
+        return _united_in_place(lake, spec, renamed)
     details = written.details() | left_behind(pending)
     exists = lake.exists(spec.table)
     if exists:
-        details |= exactness.details_of(
-            _inexact(lake, spec, parsed, bool(written.rejected), is_whole=bool(reread_reason))
-        )
+        # Reading all records with the columns that the table has already does not tell when they appeared.
+        is_whole = rebuild or bool(reread_reason and table is not None and starts_elsewhere(spec, table))
+        details |= exactness.details_of(_inexact(lake, spec, parsed, written, bool(reread_reason), is_whole))
     if written.events is None and not exists:
         if pending.left:
             # Without a table there is no watermark, so the next run would read the same batch again.
@@ -98,6 +127,35 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     return published(
         lake, spec.table, (absorbed,), strategy=strategy, why=why, began=began, marks=marks, details=details
     )
+
+
+def _renamed(lake: LakeBase, spec: StagingSpec, marks: Watermarks, began: float) -> Outcome:
+    """Give columns their declared names, without new records."""
+    changes = rename_columns(lake, spec)
+    # The commit makes tables downstream follow; they read the columns that the snapshot has.
+    commit_marks(lake, spec.table, marks)
+    why = "columns were renamed (`rename`)"
+    details = Written(0, 0, changes=tuple(changes)).details() | exactness.details_of(
+        _inexact(lake, spec, None, Written(0, 0))
+    )
+    seconds = time.monotonic() - began
+    return Outcome(str(spec.table), "absorbed", strategy="none", why=why, seconds=seconds, details=details)
+
+
+def _united_in_place(lake: LakeBase, spec: StagingSpec, table: Table) -> Outcome:
+    """Keep both columns of a declared rename, which tables downstream read as one, and go on with new records."""
+    kept = in_place(table) | doubled(spec, table)
+    set_property(lake, spec.table, IN_PLACE_PROPERTY, json.dumps(kept))
+    # The commit tells tables downstream that a step is due.
+    commit_marks(lake, spec.table, known_marks(table))
+    seen = [exactness.renamed_in_place(old, new, str(spec.raw)) for old, new in kept.items()]
+    inexact = exactness.of_staging(lake, spec, seen, has_rejects=False)
+    outcome = absorb_events(lake, spec)
+    why = "; ".join(filter(None, (f"{spec.raw} cannot be read again for `rename`: columns stay apart", outcome.why)))
+    return replace(
+        outcome, status="absorbed", strategy=outcome.strategy or "none", why=why,
+        details=outcome.details | exactness.details_of(inexact),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,20 +239,17 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     if window.lost and window.lost.option == "on_replaced":
         raise window.lost.error(rebuild_advice(spec.table, spec.raw))
     reached = nothing_until(raw, window.start, window.head.snapshot, spec.source_table)
-    if reached != window.start and not _has_former_names(spec, table):
+    if reached != window.start:
         window = replace(window, mark=replace(window.mark or window.head, snapshot=reached))
     reason = reason_to_reread(spec, table) if table is not None else None
-    return (replace(window, mark=None, lost=None), reason) if reason else (window, None)
+    if reason:
+        return replace(window, mark=None, lost=None), reason
+    return replace(window, is_due=has_former_names(spec, table)), None
 
 
 def _spelled(spec: StagingSpec, table: Table | None) -> StagingSpec:
     """Return the declaration with its columns spelled as in the table, if that exists."""
     return spec.spelled_as(f.name for f in table.schema().fields) if table else spec
-
-
-def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:
-    """Whether a declared rename of a column is not applied yet: tables downstream then need a step of this one."""
-    return table is not None and not spec.rename.keys().isdisjoint(f.name for f in table.schema().fields)
 
 
 def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
@@ -241,7 +296,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
     if good:
         rejects.forget(lake, spec.raw, source, good)
     if lake.exists(spec.table):
-        _inexact(lake, spec, None, has_rejects=True)
+        _inexact(lake, spec, None, replace(written, rejected=max(1, written.rejected)))
     return Outcome(
         name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
         why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
@@ -277,21 +332,30 @@ def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) 
 
 
 def _inexact(
-    lake: LakeBase, spec: StagingSpec, parsed: Parsed | None, has_rejects: bool, *, is_whole: bool = False
+    lake: LakeBase,
+    spec: StagingSpec,
+    parsed: Parsed | None,
+    written: Written,
+    is_reread: bool = False,
+    is_whole: bool = False,
 ) -> tuple[exactness.Reason, ...]:
     """Store and return the reasons why the table, and tables downstream, are not exact."""
     seen: list[exactness.Reason] = []
     if parsed is not None:
-        seen += [exactness.added_with_default(c) for c in parsed.defaults]
-        seen += [exactness.renamed(old, new) for old, new in parsed.renames]
+        seen += [exactness.added_with_default(parsed.filled[c], parsed.since.get(c)) for c in parsed.defaults]
+        seen += [exactness.renamed(old, new, spec.rename, parsed.since.get(new)) for old, new in parsed.renames]
         seen += [exactness.by_time()] if parsed.is_by_time else []
         seen += [exactness.deleted_by_tombstones()] if parsed.has_tombstones else []
+    if written.misfits:
+        seen += [exactness.taken_as_null(c) for c in exactness.misfitting_columns(lake, spec.table)]
     mark, raw = known_marks(lake.table(spec.table)).get(str(spec.raw)), lake.find(spec.raw)
     if mark is not None and mark.snapshot is not None and raw is not None:
         last = read_snapshots(raw, mark.snapshot).get(str(spec.source_table))
         if last and last.is_repeated and last.is_complete and last.start > spec.start:
             seen.append(exactness.read_again(last.start))
-    return exactness.of_staging(lake, spec, seen, has_rejects=has_rejects, is_whole=is_whole)
+    return exactness.of_staging(
+        lake, spec, seen, has_rejects=bool(written.rejected), is_reread=is_reread, is_whole=is_whole
+    )
 
 
 def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource | None:

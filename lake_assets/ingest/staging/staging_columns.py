@@ -91,11 +91,11 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) 
     for name, value in properties.items():
         if stored.get(name) != value:
             set_property(lake, spec.table, name, value)
-    finish_renames(lake, spec.table)
+    changes = rename_columns(lake, spec)
     existing = columns_of(lake, spec.table)
     current = {c: t for c, t in existing.items() if not is_former(c, existing)}
-    changes = evolve(str(spec.table), current, columns, spec.rename)
-    for change in changes:
+    more = evolve(str(spec.table), current, columns, spec.rename)
+    for change in more:
         if change.kind == "replace":
             # Staging is never rewritten: earlier values stay in a renamed column with their type.
             old = former_name(change.column, change.was or "")
@@ -103,7 +103,31 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) 
             alter(lake, spec.table, Change("add", change.column, change.type))
         elif change.kind != "fold":
             alter(lake, spec.table, change)
-    return changes
+    return [*changes, *more]
+
+
+def rename_columns(lake: LakeBase, spec: StagingSpec) -> list[Change]:
+    """Give columns their declared names; columns of which the table has both names stay."""
+    finish_renames(lake, spec.table)
+    columns = columns_of(lake, spec.table)
+    changes = evolve(str(spec.table), columns, {}, spec.rename)
+    for change in (renames := [c for c in changes if c.kind == "rename"]):
+        old = change.was or ""
+        # The values under earlier types first: the column itself tells a killed step that there is more to do.
+        for former in formers(old, columns):
+            renamed = change.column + former.removeprefix(old)
+            alter(lake, spec.table, Change("rename", renamed, columns[former], was=former))
+        alter(lake, spec.table, change)
+    return renames
+
+
+def has_former_names(spec: StagingSpec, table: Table | None) -> bool:
+    """Whether a declared rename of a column is not applied yet, or no snapshot has its new name."""
+    snapshot = table.current_snapshot() if table is not None else None
+    if table is None or snapshot is None or snapshot.schema_id is None:
+        return False
+    columns = {f.name for f in table.schemas()[snapshot.schema_id].fields}
+    return any(old in columns and new not in columns for old, new in spec.rename.items())
 
 
 def make(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Watermarks) -> None:

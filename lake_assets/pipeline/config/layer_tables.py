@@ -28,6 +28,7 @@ from lake_assets.pipeline.config.setting_types import (
     seconds_of,
 )
 from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.schema_changes import whole_chains
 from lake_assets.tables.specs import BatchSize
 
 
@@ -219,6 +220,11 @@ class LayerTables(Batches, TableSettings):
         with as_value_errors():
             SourceTable.parse(value)
         return value
+
+    @field_validator("rename")
+    @classmethod
+    def _rename(cls, value: dict[str, str]) -> dict[str, str]:
+        return whole_chains(value)
 
     @field_validator("types")
     @classmethod
