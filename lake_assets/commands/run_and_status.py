@@ -57,16 +57,21 @@ def find_pipeline(name: str) -> Pipeline:
     """Load the pipeline of a YAML file or of a folder with a defs.yaml, or a shipped one by its name.
 
     Raises:
-        PipelineError: no such pipeline.
+        PipelineError: no such pipeline, or its settings are wrong.
         ConfigError: the name is a URL or not a valid path.
     """
+    return Pipeline.load(find_file(name))
+
+
+def find_file(name: str) -> Path:
+    """Return the file of a pipeline; see `find_pipeline`."""
     path, shipped = local(Path(name), "the pipeline"), {p.parent.name: p for p in shipped_pipelines()}
     if path.is_dir() and (path / "defs.yaml").is_file():
-        return Pipeline.load(path / "defs.yaml")
+        return path / "defs.yaml"
     if path.is_file():
-        return Pipeline.load(path)
+        return path
     if name in shipped:
-        return Pipeline.load(shipped[name])
+        return shipped[name]
     here = (
         sorted(p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml")) if path.parent.is_dir() else []
     )

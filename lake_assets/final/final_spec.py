@@ -47,6 +47,7 @@ class FinalSpec:
         batch: how much of staging one step absorbs.
         shown: its asset.
         audits: conditions that the table has to meet before a batch is published.
+        key_at: file and line of its key, or of its declaration, for messages: `FILE, line N: `; empty: unknown.
     """
 
     table: TableId
@@ -74,6 +75,7 @@ class FinalSpec:
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: tuple[Audit, ...] = ()
     partitions: Partitions | None = None
+    key_at: str = field(default="", repr=False, compare=False)
     landing: ClassVar[Path | None] = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -9,7 +10,6 @@ from pydantic import (
     ByteSize,
     Field,
     field_validator,
-    model_validator,
 )
 
 from lake_assets.formats.files.file_streams import Limits
@@ -22,7 +22,7 @@ from lake_assets.pipeline.config.audit_settings import ModelAudits
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
+from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, combination, seconds_of
 from lake_assets.tables.specs import Limit
 
 
@@ -113,20 +113,16 @@ class Stream(Batches, TableSettings):
                 Limit.parse(value)
         return value
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Stream:
+    @combination
+    def _one_source(self) -> Iterator[str]:
         if self.source and self.landing:
-            raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
-        return self
+            yield "records come from a folder (`landing`) or from a table (`source`), not from both"
 
-    @model_validator(mode="after")
-    def _one_order(self) -> Stream:
+    @combination
+    def _one_order(self) -> Iterator[str]:
         own = self.format not in ("simplified", "change-set", "change-feed")
         if own and (tables := [t.table for t in self.tables if t.order_by]):
-            raise ValueError(
-                f"{', '.join(tables)}: `order_by` is for formats without an order, and {self.format} has one"
-            )
-        return self
+            yield (f"{', '.join(tables)}: `order_by` is for formats without an order, and {self.format} has one")
 
     @property
     def about(self) -> str | None:
@@ -222,23 +218,19 @@ class SqlModel(Batches, TableSettings):
             )
         return value
 
-    @model_validator(mode="after")
-    def _one_text(self) -> SqlModel:
+    @combination
+    def _one_text(self) -> Iterator[str]:
         if ("sql" in self.model_fields_set) == (self.sql_file is not None):
-            raise ValueError(
-                f"{self.name}: set exactly one of `sql` (the SELECT) and `sql_file` (a file with the SELECT)"
-            )
-        return self
+            yield (f"{self.name}: set exactly one of `sql` (the SELECT) and `sql_file` (a file with the SELECT)")
 
-    @model_validator(mode="after")
-    def _changes(self) -> SqlModel:
+    @combination
+    def _changes(self) -> Iterator[str]:
         maintained = {"full_above": self.full_above, "on_query_change: stop": self.on_query_change == "stop"}
         applied = {"replace": self.replace, "on_lookup_change": self.on_lookup_change == "rebuild"}
         wrong = [setting for setting, used in (applied if self.write is None else maintained).items() if used]
         if wrong:
             kind = "models with `write`" if self.write is None else "models without `write`"
-            raise ValueError(f"{self.name}: {', '.join(wrong)}: for {kind}")
-        return self
+            yield f"{self.name}: {', '.join(wrong)}: for {kind}"
 
     @property
     def span(self) -> Span | None:
