@@ -21,11 +21,11 @@ from lake_assets.pipeline.config.setting_lines import SettingLines
 from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_sql
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
 from lake_assets.pipeline.pending import Pending, pending_of
-from lake_assets.pipeline.step_retries import absorb, retried
+from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.tables import leftovers
+from lake_assets.tables import leftovers, standing_failures
 from lake_assets.tables.batch_limits import LEFT
 from lake_assets.tables.outcome import Outcome
 
@@ -205,7 +205,7 @@ class Pipeline:
         if name not in specs:
             existing = ", ".join(map(str, specs)) or "none"
             raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {existing}")
-        return rebuild(lake, specs[name])
+        return rebuild(lake, specs[name], file=self.path)
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
 
@@ -257,6 +257,8 @@ class Pipeline:
                 if outcome.status == "failed" or spec.landing:
                     finished.add(spec.table)
             if not has_more:
+                if select is None:
+                    standing_failures.forget_others(lake, self.name, [s.table for s in self.specs(lake)])
                 return outcomes
 
     def _pass(
@@ -275,7 +277,7 @@ class Pipeline:
             if select is not None and str(spec.table) not in select:
                 continue
             on_start(str(spec.table))
-            yield spec, _guarded(lambda s=spec: absorb(lake, s, pins), spec)
+            yield spec, _guarded(lambda s=spec: absorb(lake, s, pins, file=self.path), spec)
             if step_of(spec).brings_tables:
                 # Landing may add tables that match a pattern: they take part in the same run.
                 specs = self.specs(lake)
@@ -327,24 +329,9 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
     try:
         return step()
     except Exception as e:  # stored in the outcome: a failure of any kind concerns one table
-        if _is_interrupted(e):
+        if is_interrupted(e):
             raise KeyboardInterrupt from e
         return Outcome(
             str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began,
             audits=e.findings if isinstance(e, AuditFailedError) else (),
         )  # fmt: skip
-
-
-def _is_interrupted(error: BaseException) -> bool:
-    """Whether an error occurred while an interrupt was handled.
-
-    An interrupted call of Spark leaves its connection unusable, so cleaning up fails as well."""
-    at: BaseException | None = error
-    seen: list[BaseException] = []
-    # A re-raised error can be its own context.
-    while at is not None and at not in seen:
-        if isinstance(at, KeyboardInterrupt):
-            return True
-        seen.append(at)
-        at = at.__cause__ or at.__context__
-    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
 
@@ -14,7 +14,7 @@ from lake_assets.final.column_selection import select
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL
-from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.staging.staging_columns import check_source
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
@@ -60,53 +60,99 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
     """
     declared = pipeline.read(lake)
     specs = declared.specs
-    outputs_of: dict[TableId, dict[str, str]] = {}
-    types_of: dict[TableId, Mapping[str, str]] = {}
     problems = [line for mistake in declared.mistakes for line in str(mistake).splitlines()]
-    unknown: list[str] = []
-    for spec in specs:
-        if isinstance(spec, StagingSpec):
-            problems += _refusal(lake, spec)
-        if not isinstance(spec, ModelSpec):
-            continue
-        if spec.refused:
-            problems += spec.refused.splitlines()
-            continue
-        schemas: dict[TableId, dict[str, str]] = {}
-        for source in spec.sources:
-            table = lake.find(source)
-            columns = outputs_of.get(source) or (_columns(table) if table else None)
-            if columns:
-                schemas[source] = columns
-        time = spec.span.column if spec.span else ""
-        try:
-            if missing := [str(t) for t in spec.sources if t not in schemas]:
-                unknown.append(f"columns of {spec.table}: {_missing(missing)}")
-                if wrong := column_problems(parse(str(spec.table), spec.sql), schemas):
-                    raise model_error(str(spec.table), wrong)
-                outputs = output_columns(str(spec.table), spec.sql)
-                check_outputs(str(spec.table), outputs, spec.key, time)
-                types_of[spec.table] = dict.fromkeys(outputs or (), "")
-            else:
-                query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
-                outputs = [s.alias_or_name for s in query.selects]
-                types_of[spec.table] = {s.alias_or_name: annotated(s.unalias()) for s in query.selects}
-        except ModelError as e:
-            problems += str(located(e, spec.origin)).splitlines()
-        else:
-            if outputs:
-                outputs_of[spec.table] = dict.fromkeys(outputs, "string")
 
     def at(table: TableId, setting: str) -> str:
         """Return `FILE, line N: ` of a setting of a table."""
         return pipeline.at(*declared.places[table], setting)
 
-    problems += _of_jobs(specs, lake, outputs_of, pipeline.may_declare)
+    problems += _of_sources(specs, lake, at)
+    models = _of_models(specs, lake)
+    problems += models.problems
+    problems += _of_jobs(specs, lake, models.outputs, pipeline.may_declare)
     problems += _of_finals(specs, lake, at)
-    problems += _of_partitions(specs, lake, types_of, at)
-    problems += _of_audits(specs, lake, outputs_of, pipeline.may_declare, at)
+    problems += _of_partitions(specs, lake, models.types, at)
+    problems += _of_audits(specs, lake, models.outputs, pipeline.may_declare, at)
     # Each model of a circle has the same one.
-    return Checked(tuple(dict.fromkeys(problems)), (*unknown, *_unknown_tables(specs, lake, outputs_of)))
+    unknown = (*models.unknown, *_unknown_tables(specs, lake, models.outputs))
+    return Checked(tuple(dict.fromkeys(problems)), unknown)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """What the SQL of a pipeline's models says.
+
+    Attributes:
+        outputs: by model, its columns; all of them with one type.
+        types: by model, the types of its columns; empty if unknown.
+        problems: mistakes in the SQL.
+        unknown: models that cannot be checked yet, with reasons.
+    """
+
+    outputs: dict[TableId, dict[str, str]] = field(default_factory=dict[TableId, dict[str, str]])
+    types: dict[TableId, dict[str, str]] = field(default_factory=dict[TableId, dict[str, str]])
+    problems: list[str] = field(default_factory=list[str])
+    unknown: list[str] = field(default_factory=list[str])
+
+
+def _of_models(specs: Sequence[Spec], lake: LakeBase) -> _Models:
+    found = _Models()
+    for spec in specs:
+        if not isinstance(spec, ModelSpec):
+            continue
+        if spec.refused:
+            found.problems.extend(spec.refused.splitlines())
+            continue
+        schemas: dict[TableId, dict[str, str]] = {}
+        for source in spec.sources:
+            table = lake.find(source)
+            if columns := found.outputs.get(source) or (_columns(table) if table else None):
+                schemas[source] = columns
+        if missing := [str(t) for t in spec.sources if t not in schemas]:
+            found.unknown.append(f"columns of {spec.table}: {_missing(missing)}")
+        try:
+            types = _output_types(spec, schemas)
+        except ModelError as e:
+            found.problems.extend(str(located(e, spec.origin)).splitlines())
+        else:
+            if types:
+                found.types[spec.table] = types
+                found.outputs[spec.table] = dict.fromkeys(types, "string")
+    return found
+
+
+def _output_types(spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]]) -> dict[str, str]:
+    """Return the types of a model's columns, each empty if unknown; without any if the columns are unknown.
+
+    Args:
+        spec: the model.
+        schemas: the columns of its sources, as far as they are known.
+
+    Raises:
+        ModelError: its SQL does not match them.
+    """
+    time = spec.span.column if spec.span else ""
+    if schemas.keys() >= set(spec.sources):
+        query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
+        return {s.alias_or_name: annotated(s.unalias()) for s in query.selects}
+    if wrong := column_problems(parse(str(spec.table), spec.sql), schemas):
+        raise model_error(str(spec.table), wrong)
+    outputs = output_columns(str(spec.table), spec.sql)
+    check_outputs(str(spec.table), outputs, spec.key, time)
+    return dict.fromkeys(outputs or (), "")
+
+
+def _of_sources(specs: Sequence[Spec], lake: LakeBase, at: At) -> list[str]:
+    """Return names that belong to other source tables, and missing columns of tables that hold records."""
+    problems: list[str] = []
+    for spec in specs:
+        if isinstance(spec, StagingSpec):
+            problems += _refusal(lake, spec)
+        elif isinstance(spec, RawSpec) and spec.source:
+            source = lake.find(spec.source)
+            if source is not None and (missing := spec.missing_columns(_columns(source))):
+                problems.append(f"{at(spec.table, 'source')}{spec.table}: {missing}")
+    return problems
 
 
 def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
