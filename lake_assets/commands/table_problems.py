@@ -45,7 +45,11 @@ def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | 
             continue
         source_id = TableId.parse(name)
         if lost := window_of(table_id, table, source_id, source).lost:
-            texts.append(f"{lost.why}. {rebuild_advice(table_id, source_id, option=lost.option)}")
+            # A raw table may be the only copy of its records: its next run says what to do.
+            advice = (
+                f". {rebuild_advice(table_id, source_id, option=lost.option)}" if table_id.namespace != ("raw",) else ""
+            )
+            texts.append(f"{lost.why}{advice}")
     return texts
 
 

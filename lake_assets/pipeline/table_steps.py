@@ -177,9 +177,9 @@ class RawStep(TableStep[RawSpec]):
         landed = land(lake, spec)
         if not landed.files:
             if spec.landing and not spec.landing.exists():
-                return Outcome(name, "waiting", why=f"the folder {_watched(lake, spec.landing)} does not exist yet")
+                return Outcome(name, "waiting", why=f"the folder {spec.landing} does not exist yet{_place(lake, spec)}")
             if spec.landing and landed.snapshot is None:
-                return Outcome(name, "nothing", why=f"no file has arrived in {_watched(lake, spec.landing)} yet")
+                return Outcome(name, "nothing", why=f"no file has arrived in {spec.landing} yet{_place(lake, spec)}")
             return Outcome(name, "nothing")
         return Outcome(
             name,
@@ -220,10 +220,10 @@ class RawStep(TableStep[RawSpec]):
         return f"Restore the file from a backup; or drop {table}: the next run creates it again from {self.spec.table}"
 
 
-def _watched(lake: LakeBase, landing: Path) -> str:
-    """Return a landing folder for messages: a relative one may have been meant to be elsewhere."""
-    is_inside = landing.is_relative_to(lake.config.home)
-    return f"{landing}{' (a relative `landing` is below the home of the lake)' if is_inside else ''}"
+def _place(lake: LakeBase, spec: RawSpec) -> str:
+    """Return where a landing folder lies, for messages: a relative one may have been meant to lie elsewhere."""
+    is_inside = spec.landing is not None and spec.landing.is_relative_to(lake.config.home)
+    return " (a relative `landing` is below the home of the lake)" if is_inside else ""
 
 
 def _details(landed: Landed) -> dict[str, object]:
