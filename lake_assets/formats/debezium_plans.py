@@ -254,7 +254,17 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         before = f"coalesce({value(layout.key, *in_key)}, {before})"
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
     if is_key:
-        return EventColumn(name, column.reading.type, text, column.reading.steps, has_default=column.has_default)
+        # With a schema, every row has all of its columns.
+        named = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)
+        return EventColumn(
+            name,
+            column.reading.type,
+            text,
+            column.reading.steps,
+            has_default=column.has_default,
+            saturates=column.reading.saturates,
+            is_named=named if layout.names else "true",
+        )
     absent: list[str] = []
     if column.marks:
         absent.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
@@ -265,7 +275,13 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         absent.append(f"coalesce({after} IS NULL AND {is_update} AND NOT ({is_there}), false)")
     unavailable = " OR ".join(absent) if absent else None
     return EventColumn(
-        name, column.reading.type, text, column.reading.steps, unavailable, has_default=column.has_default
+        name,
+        column.reading.type,
+        text,
+        column.reading.steps,
+        unavailable,
+        has_default=column.has_default,
+        saturates=column.reading.saturates,
     )
 
 

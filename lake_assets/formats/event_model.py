@@ -93,6 +93,9 @@ class EventColumn:
         may_be_null: whether a value that does not fit the type becomes null, with a reason in the row; otherwise the
             event is rejected.
         is_conflict: whether the existing column has an incompatible type, so no value fits.
+        saturates: whether the greatest and the smallest value of the type may stand for values beyond them.
+        is_named: SQL of a boolean: the event names the column, so that a value that is not there is null; NULL if that
+            is unknown. For key columns; None: unknown.
     """
 
     name: str
@@ -104,6 +107,8 @@ class EventColumn:
     has_default: bool = False
     may_be_null: bool = False
     is_conflict: bool = False
+    saturates: bool = False
+    is_named: str | None = None
 
     @property
     def may_be_unavailable(self) -> bool:

@@ -161,7 +161,7 @@ class Rows(Format):
             sequence=sequence,
             event_time=MOMENT.replace("{t}", _value(time)) if time else "CAST(NULL AS TIMESTAMP)",
             columns=tuple(
-                EventColumn(name, r.type, _value(*sources), r.steps)
+                EventColumn(name, r.type, _value(*sources), r.steps, is_named=_is_named(sources))
                 for name, sources in sources_of.items()
                 if (r := readings[sources[0]])
             ),
@@ -181,6 +181,10 @@ def _source_names(readings: Mapping[str, Reading | None], layout: _Layout, hints
         name = hints.rename.get(c, c)
         sources_of.setdefault(spelled.setdefault(name.lower(), name), []).append(c)
     return sources_of
+
+
+def _is_named(names: Sequence[str]) -> str:
+    return " OR ".join(f"map_contains_key(e, {literal(n)})" for n in names)
 
 
 def _value(name: str, *others: str) -> str:

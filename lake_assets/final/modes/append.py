@@ -44,10 +44,14 @@ def rebuild(target: Target, batch: Batch) -> DataFrame:
                 "contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or "
                 "another mode"
             )
+        without = [f"without `{setting}`" for setting, is_used in
+                   (("mode: append", spec.mode == "append"), ("columns", bool(spec.columns))) if is_used]  # fmt: skip
         raise UnsupportedEventError(
             f"{spec.table}: {spec.staging} has no key, and {others} of its new events are not inserts: it is unknown "
-            "which rows they change. Give the source table a primary key, declare `key`, or declare "
-            "`on_change: ignore` to leave such events out"
+            f'which rows they change. Declare `key: "*"`{" " if without else ""}{" and ".join(without)}, which tells '
+            "rows apart by all of their values and keeps duplicates (the source has to log whole old rows, as REPLICA "
+            "IDENTITY FULL does). If columns identify a row, declare them as `key`. To leave such events out, declare "
+            "`on_change: ignore`"
         )
     events = batch.events.where(F.col(OP).isin(INSERT, READ))
     if others:

@@ -82,8 +82,9 @@ _LOGICAL = {
     "io.debezium.time.MicroTime": Reading("string", (_TIME % (_MICROS, _MICROS),)),
     "io.debezium.time.NanoTime": Reading("string", (_TIME % (_NANOS, _NANOS),)),
     "io.debezium.time.ZonedTime": Reading("string"),
-    "io.debezium.time.MicroDuration": Reading("bigint", (_INT,)),
-    "io.debezium.time.NanoDuration": Reading("bigint", (_INT,)),
+    # Intervals of more than 292,271 years (292 as nanoseconds) arrive as the limits of 64 bits.
+    "io.debezium.time.MicroDuration": Reading("bigint", (_INT,), saturates=True),
+    "io.debezium.time.NanoDuration": Reading("bigint", (_INT,), saturates=True),
 }
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"

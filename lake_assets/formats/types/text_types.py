@@ -18,10 +18,12 @@ class Reading:
         type: Spark SQL type.
         steps: SQL expressions over `{t}`, each applied to the result of the one before. Separate, because Spark would
             evaluate an expression once per occurrence in another one.
+        saturates: whether the source writes a value beyond the type's range as its greatest or smallest value.
     """
 
     type: str
     steps: tuple[str, ...] = ()
+    saturates: bool = False
 
     def inline(self, t: str) -> str:
         """Return all steps as one expression over `t`."""

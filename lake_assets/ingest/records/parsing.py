@@ -36,6 +36,8 @@ class Parsed:
         key_set: the chosen one of several declared keys; empty if none fits or at most one is declared.
         defaults: columns that the source added with a default for existing rows.
         renames: old and new name of columns where one appeared when the other disappeared and no rename is declared.
+        left_out: columns that the newest records do not have, while earlier ones or the table do.
+        saturating: columns in which the limits of bigint may stand for values beyond them.
     """
 
     rows: DataFrame | None
@@ -44,6 +46,8 @@ class Parsed:
     key_set: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
+    saturating: tuple[str, ...] = ()
 
 
 def parse(
@@ -99,6 +103,7 @@ def parse(
     bases = _bases({**existing, **columns})
     readable = _with_transactions(records if not unread else records.where(~is_unread(unread)))
     parts: list[DataFrame] = []
+    left_out: list[str] = []
     for p in planned:
         part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema; the payload alone is about a fifth.
@@ -106,11 +111,20 @@ def parse(
             part = part.withColumn("record", F.col("payload"))
         absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = events_of(part, p.plan)
-        unavailable = _absent_columns(absent, p.plan, bases)
-        parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
+        left_out, elsewhere = _absent_columns(absent, p.plan, bases)
+        parts.append(rows_of(events, p.plan, columns, left_out, elsewhere, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
-    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unreported(planned, existing, spec.rename))
+    saturating = tuple(dict.fromkeys(c.name for p in planned for c in p.plan.columns if c.saturates))
+    return Parsed(
+        rows,
+        _key(keys, parts),
+        refused_rows,
+        key_set,
+        *unreported(planned, existing, spec.rename),
+        tuple(c for c in left_out if c not in spec.not_renamed),
+        saturating,
+    )
 
 
 # --- what no event reports --------------------------------------------------------------------------------------

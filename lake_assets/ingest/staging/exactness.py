@@ -15,15 +15,20 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
+from lake_assets.formats.event_model import OP, READ
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.staging.staging_columns import set_property
+from lake_assets.ingest.staging.staging_rejects import at_limit
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
+from lake_assets.lake.names import literal
 from lake_assets.tables.outcome import INEXACT
 
 PROPERTY = "lake-assets.not-exact"
+# Columns that records have left out, and that have been looked up (see `only_read`).
+LEFT_OUT_PROPERTY = "lake-assets.left-out"
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename` or `deletes`.
+        kind: `rejected`, `default`, `rename`, `generated`, `saturated` or `deletes`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any.
@@ -66,6 +71,27 @@ def renamed(old: str, new: str) -> Reason:
         f"until then rows that have not changed since have their value in {old}. If it was not, declare `rename: "
         f"{{{old}: {old}}}`",
         (old, new),
+    )
+
+
+def generated(column: str) -> Reason:
+    """Return the reason for a column that a snapshot has and the changes after it leave out."""
+    return Reason(
+        "generated",
+        f"column {column} is in the snapshot, but in no change after it: rows that have changed since hold its old "
+        "value, and new rows null. A stored generated column is left out of Postgres's stream: compute it in `columns`, "
+        f"or in a model. If the column was dropped instead, declare `rename: {{{column}: {column}}}`",
+        (column,),
+    )
+
+
+def saturated(column: str) -> Reason:
+    """Return the reason for a column with values that stand for ones beyond its type."""
+    return Reason(
+        "saturated",
+        f"column {column} holds intervals that are longer than the stream can say (292,271 years in microseconds): "
+        "they arrived as the greatest or the smallest bigint",
+        (column,),
     )
 
 
@@ -131,7 +157,7 @@ def of_staging(
     reasons = [
         r
         for r in dict.fromkeys((*before, *seen))
-        if r.kind != "rejected" and (r.kind != "rename" or _is_undeclared(r, spec)) and columns.issuperset(r.columns)
+        if r.kind != "rejected" and _is_undeclared(r, spec) and columns.issuperset(r.columns)
     ]
     if has_rejects or any(r.kind == "rejected" for r in stored):
         count = _rejected_records(lake, spec.raw, str(spec.source_table))
@@ -142,8 +168,39 @@ def of_staging(
 
 
 def _is_undeclared(reason: Reason, spec: StagingSpec) -> bool:
-    old, new = reason.columns
-    return spec.rename.get(old) != new and old not in spec.not_renamed
+    """Whether the declaration does not say otherwise."""
+    if reason.kind == "generated":
+        return reason.columns[0] not in spec.not_renamed
+    return reason.kind != "rename" or (
+        spec.rename.get(reason.columns[0]) != reason.columns[1] and reason.columns[0] not in spec.not_renamed
+    )
+
+
+def only_read(lake: LakeBase, spec: StagingSpec, left_out: Sequence[str], *, is_whole: bool) -> list[str]:
+    """Return the columns that snapshots have and no change has; the others of them were dropped.
+
+    Each column is looked up once, when it is first left out.
+
+    Args:
+        lake: the lake.
+        spec: the staging table, which holds the events.
+        left_out: columns that the newest records do not have.
+        is_whole: whether all records were read again, so that earlier look-ups do not count.
+    """
+    loaded = lake.table(spec.table)
+    stored = json.loads(loaded.properties.get(LEFT_OUT_PROPERTY, "[]"))
+    existing = {f.name for f in loaded.schema().fields}
+    new = [c for c in left_out if c in existing and (is_whole or c not in stored)]
+    if not new:
+        return []
+    looks = [
+        f"coalesce(bool_or({quote(c)} IS NOT NULL AND {quote(OP)} {sign} {literal(READ)}), false)"
+        for c in new
+        for sign in ("=", "<>")
+    ]
+    found = iter(lake.spark().table(lake.sql_name(spec.table)).selectExpr(*looks).collect()[0])
+    set_property(lake, spec.table, LEFT_OUT_PROPERTY, json.dumps(sorted({*stored, *new})))
+    return [c for c, is_read, is_changed in zip(new, found, found, strict=True) if is_read and not is_changed]
 
 
 def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
@@ -172,7 +229,7 @@ def of_final(
         is_new: whether the step created or replaced the table.
     """
     upstream, stored = stored_in(lake.table(staging)), stored_in(lake.table(table))
-    reasons = [r for r in upstream if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
+    reasons = [r for r in upstream if not r.columns or _shows(lake, table, r.kind, [names.get(c) for c in r.columns])]
     earlier = [] if is_new else [r for r in stored if r.kind == "deletes"]
     if without_row:
         earlier = [deletes_without_row(without_row + sum(r.count for r in earlier))]
@@ -182,10 +239,15 @@ def of_final(
     return tuple(reasons)
 
 
-def _shows(lake: LakeBase, table: TableId, columns: Sequence[str | None]) -> bool:
+def _shows(lake: LakeBase, table: TableId, kind: str, columns: Sequence[str | None]) -> bool:
     """Whether some row is still affected: the last column is null, and the earlier columns are not."""
     if None in columns:
         return False
+    if kind == "generated":
+        return True  # its old values do not show
+    if kind == "saturated":
+        limits = at_limit(quote(columns[0] or ""))
+        return not lake.spark().table(lake.sql_name(table)).where(limits).limit(1).isEmpty()
     *old, new = (F.col(quote(c or "")) for c in columns)
     lacking = new.isNull()
     for column in old:

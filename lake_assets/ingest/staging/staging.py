@@ -78,7 +78,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     exists = lake.exists(spec.table)
     if exists:
         details |= exactness.details_of(
-            _inexact(lake, spec, parsed, bool(written.rejected), is_whole=bool(reread_reason))
+            _inexact(lake, spec, parsed, written, bool(written.rejected), is_whole=bool(reread_reason))
         )
     if written.events is None and not exists:
         if pending.left:
@@ -230,7 +230,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
     if good:
         rejects.forget(lake, spec.raw, source, good)
     if lake.exists(spec.table):
-        _inexact(lake, spec, None, has_rejects=True)
+        _inexact(lake, spec, None, written, has_rejects=True)
     return Outcome(
         name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
         why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
@@ -256,11 +256,19 @@ def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) 
 
 
 def _inexact(
-    lake: LakeBase, spec: StagingSpec, parsed: Parsed | None, has_rejects: bool, *, is_whole: bool = False
+    lake: LakeBase,
+    spec: StagingSpec,
+    parsed: Parsed | None,
+    written: Written,
+    has_rejects: bool,
+    *,
+    is_whole: bool = False,
 ) -> tuple[exactness.Reason, ...]:
     """Store and return the reasons why the table, and tables downstream, are not exact."""
-    seen: list[exactness.Reason] = []
+    seen = [exactness.saturated(c) for c in written.saturated]
     if parsed is not None:
+        left_out = [c for c in parsed.left_out if c not in {old for old, _ in parsed.renames}]
+        seen += [exactness.generated(c) for c in exactness.only_read(lake, spec, left_out, is_whole=is_whole)]
         seen += [exactness.added_with_default(c) for c in parsed.defaults]
         seen += [exactness.renamed(old, new) for old, new in parsed.renames]
     return exactness.of_staging(lake, spec, seen, has_rejects=has_rejects, is_whole=is_whole)
