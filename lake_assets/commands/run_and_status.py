@@ -34,6 +34,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
+from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
@@ -174,6 +175,7 @@ class TableStatus:
         retry: the command that runs this step again, if it is known.
         lost: the sources whose history since the watermark is lost, and what to do.
         renamed: columns that its sources have renamed or dropped since they were absorbed.
+        rejected: of a raw table: how many of its records are rejected, whatever they are about.
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
     """
 
@@ -193,6 +195,7 @@ class TableStatus:
     retry: str | None = None
     lost: list[str] = field(default_factory=list[str])
     renamed: list[str] = field(default_factory=list[str])
+    rejected: int = 0
     landing: str | None = None
 
     @property
@@ -212,6 +215,9 @@ class TableStatus:
             yield from (("red", text) for text in self.lost)
         yield from (("yellow", text) for text in self.renamed)
         yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
+        if self.rejected:
+            records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
+            yield "yellow", f"{records} rejected, of all tables (`lake-assets rejected`)"
 
 
 def status(as_json: AsJson = False) -> None:
@@ -313,6 +319,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         lost=lost,
         renamed=renamed_columns(marks, sources),
         landing=unused_folder(table),
+        rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
     )
 
 

@@ -143,6 +143,11 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     is_missing = " OR ".join(missing_values) or "false"
     if enveloped:
         is_missing = f"{inner}.op = 'u' AND ({is_missing})"
+    # A key that is not there is rejected as null, or as missing.
+    is_key = {hints.rename.get(k, k).lower() for k in key.fields} | {k.lower() for k in hints.key}
+    if null_keys := [f"{objects.value(after, c.name)} IS NULL" for n, c in columns.items() if n in is_key]:
+        without_key = f"{inner}.op <> 'd' AND " if enveloped else ""
+        is_missing = f"({is_missing}) OR {without_key}({' OR '.join(null_keys)})"
     needs_names = "true" if any(c.spellings for c in columns.values()) else is_missing
     names = f"CASE WHEN {needs_names} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]

@@ -192,3 +192,28 @@ def test_a_folder_that_nothing_arrives_in_is_named_with_its_path(plain: Lake, tm
     assert call("run", file).code == 0
     assert status_of(call)["raw.events"]["landing"] is None
     assert "`landing`" not in call("run", declare(file, [], landing=str(tmp_path / "gone"))).out
+
+
+def test_an_audit_and_a_schema_conflict_are_told_until_the_declaration_settles_them(
+    lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: lake))
+    (folder := lake.config.home / "landing" / "events").mkdir(parents=True)
+    (folder / "1.jsonl").write_text(event(1, id=1, n=None) + "\n" + event(2, id=2, n=2) + "\n")
+    items: dict[str, Any] = {"table": "public.items", "key": "id"}
+    file = declare(tmp_path / "p.yaml", [{**items, "audits": [{"not_null": "n"}]}])
+    assert call("run", file).code == 1
+    # The first batch is held back, so there is no table yet.
+    held = status_of(call)["final.items"]
+    assert (held["rows"], held["behind"]) == (None, {})
+    assert "AuditFailedError: final.items: 1 of 1 audits do not pass, and the batch is not published" in held["failure"]
+    assert call("run", declare(file, [items])).code == 0
+    assert status_of(call)["final.items"]["failure"] is None
+
+    (folder / "2.jsonl").write_text(event(3, id=3, n=[1]) + "\n")
+    assert call("run", file).code == 1
+    found = status_of(call)
+    assert "SchemaConflictError: " in found["staging.items"]["failure"]
+    assert found["final.items"]["upstream"] == ["staging.items"]
+    assert call("run", declare(file, [{**items, "on_conflict": "reject"}])).code == 3
+    assert [s["failure"] for s in status_of(call).values()] == [None, None, None]

@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
 from lake_assets.formats.event_model import OP, READ
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging.staging_columns import set_property
 from lake_assets.ingest.staging.staging_rejects import at_limit
 from lake_assets.lake import LakeBase, TableId, quote
@@ -79,8 +78,8 @@ def generated(column: str) -> Reason:
     return Reason(
         "generated",
         f"column {column} is in the snapshot, but in no change after it: rows that have changed since hold its old "
-        "value, and new rows null. A stored generated column is left out of Postgres's stream: compute it in `columns`, "
-        f"or in a model. If the column was dropped instead, declare `rename: {{{column}: {column}}}`",
+        "value, and new rows null. A stored generated column is left out of Postgres's stream: compute it in "
+        f"`columns`, or in a model. If the column was dropped instead, declare `rename: {{{column}: {column}}}`",
         (column,),
     )
 
@@ -160,7 +159,7 @@ def of_staging(
         if r.kind != "rejected" and _is_undeclared(r, spec) and columns.issuperset(r.columns)
     ]
     if has_rejects or any(r.kind == "rejected" for r in stored):
-        count = _rejected_records(lake, spec.raw, str(spec.source_table))
+        count = rejected_records(lake, spec.raw, str(spec.source_table))
         reasons += [rejected(count)] if count else []
     if reasons or stored:
         store(lake, spec.table, reasons)
@@ -201,15 +200,6 @@ def only_read(lake: LakeBase, spec: StagingSpec, left_out: Sequence[str], *, is_
     found = iter(lake.spark().table(lake.sql_name(spec.table)).selectExpr(*looks).collect()[0])
     set_property(lake, spec.table, LEFT_OUT_PROPERTY, json.dumps(sorted({*stored, *new})))
     return [c for c, is_read, is_changed in zip(new, found, found, strict=True) if is_read and not is_changed]
-
-
-def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
-    rejects = lake.find(rejected_of(raw))
-    if rejects is None:
-        return 0
-    is_about = EqualTo("source_table", source_table)  # pyright: ignore[reportCallIssue]
-    rows = rejects.scan(row_filter=is_about, selected_fields=("position",)).to_arrow()
-    return len(set(rows["position"].to_pylist()))
 
 
 # --- final tables -----------------------------------------------------------------------------------------------
