@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.runtime.private_files import make_private, write_private
@@ -62,7 +61,10 @@ def note(lake: LakeBase, table: TableId, pipeline: str, file: Path | None, error
 
 def forget(lake: LakeBase, table: TableId) -> None:
     """Remove the note of a table: a step of it succeeded."""
-    _file_of(lake, str(table)).unlink(missing_ok=True)
+    try:
+        _file_of(lake, str(table)).unlink(missing_ok=True)
+    except OSError as e:
+        log.warning("%s: its former failure is still shown by `status`: %s", table, e)
 
 
 def forget_others(lake: LakeBase, pipeline: str, tables: Collection[TableId]) -> None:
@@ -76,7 +78,7 @@ def forget_others(lake: LakeBase, pipeline: str, tables: Collection[TableId]) ->
     names = {str(t) for t in tables}
     for failure in _all(lake):
         if failure.pipeline == pipeline and failure.table not in names:
-            _file_of(lake, failure.table).unlink(missing_ok=True)
+            forget(lake, TableId.parse(failure.table))
 
 
 def standing(lake: LakeBase) -> dict[str, Failure]:
@@ -106,5 +108,6 @@ def _state_of(lake: LakeBase, table: str) -> str:
         marks = find_property(loaded, PROPERTY)
         absorbed = marks[0] if marks else loaded.metadata.current_snapshot_id
         return f"{loaded.metadata.table_uuid} {absorbed}"
-    except (LakeError, OSError, ValueError):
+    except Exception as e:  # of any kind: the catalog may be what failed
+        log.info("%s: what it has absorbed is unknown: %s", table, e)
         return ""
