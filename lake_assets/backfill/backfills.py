@@ -211,7 +211,7 @@ class Backfill:
         """Absorb everything that is pending for a table's copy, in batches; return all of it as one outcome."""
         total: Outcome | None = None
         while True:
-            outcome = absorb(self._side.lake, spec, pins)
+            outcome = absorb(self._side.lake, spec, pins, is_aside=True)
             total = outcome if total is None else _together(total, outcome)
             if outcome.status != "absorbed" or LEFT not in outcome.details:
                 return total

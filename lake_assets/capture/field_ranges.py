@@ -43,6 +43,18 @@ class FieldRange:
         """Whether both ends are known."""
         return not self.has_values or (self.low is not None and self.high is not None)
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Both ends for people: values as they are, and bounds that need not be values as `>= a` and `<= b`."""
+        if not self.has_values:
+            return "no values", "no values"
+        signs = ("", "") if self.exact else (">= ", "<= ")
+        low, high = (
+            "unbounded" if end is None else f"{sign}{end}"
+            for sign, end in zip(signs, (self.low, self.high), strict=True)
+        )
+        return low, high
+
     def covers(self, value: Any) -> bool:
         """Whether `value` may be among the captured rows."""
         if value is None:

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.capture import Capture, FieldRange
+from lake_assets.capture import Capture
 from lake_assets.capture.rows.changes_view import changed_rows
 from lake_assets.commands.printing import check_folder_of, console, local, visible_json
 from lake_assets.errors import ConfigError, KeyMissingError
@@ -189,14 +189,8 @@ def _show(captured: Capture) -> None:
     console.print(f"{len(captured.files)} files, {total[0]:,} bytes, {total[1]:,} records before deletes")
     ranges = Table("field", "low", "high", "exact", "nulls")
     for name, r in captured.ranges.items():
-        ranges.add_row(escape(name), *map(escape, _ends(r)), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
+        ranges.add_row(escape(name), *map(escape, r.ends), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
     console.print(ranges)
-
-
-def _ends(r: FieldRange) -> tuple[str, str]:
-    if not r.has_values:
-        return "no values", "no values"
-    return ("unbounded" if r.low is None else str(r.low)), ("unbounded" if r.high is None else str(r.high))
 
 
 def _rows(

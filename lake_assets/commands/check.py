@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lake_assets.commands.printing import console
-from lake_assets.commands.run_and_status import find_pipeline
+from lake_assets.commands.run_and_status import find_file
 from lake_assets.errors import LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.models.model_spec import ModelSpec
@@ -26,17 +26,20 @@ _NO_LAKE = "sqlite:///:memory:"
 def check(
     pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
 ) -> None:
-    """Check the models and audits of PIPELINE against the lake's tables, and list all mistakes.
+    """Check the settings, models and audits of PIPELINE against the lake's tables, and list all mistakes.
 
     Reads metadata only. Spark is started to ask its parser about the SQL of the models.
     """
-    loaded, lake = find_pipeline(pipeline), Lake.load()
+    loaded, wrong = Pipeline.load_what_is_right(find_file(pipeline))
+    if loaded is None:
+        raise PipelineError("\n".join(wrong))
+    lake = Lake.load()
     if not lake.is_there:
         console.print(f"no lake at {lake.config.home} yet", markup=False, soft_wrap=True)
         lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": _NO_LAKE}}))
     result = checked(loaded, lake)
     rejected, unasked = _rejected_by_spark(loaded, lake)
-    mistakes = [*result.mistakes, *rejected]
+    mistakes = list(dict.fromkeys([*wrong, *result.mistakes, *rejected]))
     for message in mistakes:
         console.print(message, markup=False, soft_wrap=True)
     for message in [*result.open, *unasked]:
@@ -52,10 +55,7 @@ def check(
 
 def _rejected_by_spark(pipeline: Pipeline, lake: Lake) -> tuple[list[str], list[str]]:
     """Return the models that Spark's parser rejects, and why it could not be asked."""
-    try:
-        specs = [s for s in pipeline.specs(lake, alone=False) if isinstance(s, ModelSpec)]
-    except PipelineError:  # reported with the other mistakes
-        return [], []
+    specs = [s for s in pipeline.read(lake, alone=False).specs if isinstance(s, ModelSpec)]
     if not specs:
         return [], []
     with contextlib.ExitStack() as scope:

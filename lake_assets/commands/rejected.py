@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -39,12 +40,12 @@ def overview(context: typer.Context) -> None:
 @app.command("summary")
 def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     """Count the rejected records by table and reason."""
-    counts: dict[tuple[str, str, str], list[Any]] = {}
+    arrivals: dict[tuple[str, str, str], dict[int, datetime]] = {}
     for name, row in _rows(Lake.load_existing(), raw):
         key = (name, row["source_table"] or "", _kind(row["reason"]))
-        records = counts.setdefault(key, [0, row["position"], row["arrived_at"]])
-        records[0] += 1
-        records[1], records[2] = min(records[1], row["position"]), max(records[2], row["arrived_at"])
+        # A record may hold several events.
+        arrivals.setdefault(key, {})[row["position"]] = row["arrived_at"]
+    counts = {key: (len(at), min(at), max(at.values())) for key, at in arrivals.items()}
     listed = sorted(counts.items(), key=lambda c: (-c[1][0], c[0]))
     if as_json:
         print_json([
@@ -188,7 +189,8 @@ def _advice(row: dict[str, Any]) -> str:
     if "place in the order of changes" in reason or "order of changes is unknown" in reason:
         return "Correct it at the source, or declare `order_by` with columns that order the changes; then replay"
     if reason.startswith("key column "):
-        return "Declare the table's `key` with columns that every event has, then replay"
+        values = "whose values are never null" if reason.endswith(" is null") else "that every event has"
+        return f"Correct it at the source, or declare the table's `key` with columns {values}; then replay"
     if row["source_table"] is None:
         return "Check the stream's `format`, and name its one table if records do not say; then replay"
     return f"{heal}, or the declaration; then replay"

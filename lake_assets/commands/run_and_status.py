@@ -26,14 +26,16 @@ from lake_assets.commands.printing import (
     stderr,
     visible,
 )
+from lake_assets.commands.table_problems import failure_text, lost_history, renamed_columns, retry_command
 from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.raw.landing import Backlog, backlog
+from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw.raw_tables import skipped, skipped_text
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
+from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
@@ -48,6 +50,7 @@ from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.standing_failures import standing
 
 # Exit code of a run that rejected records and in which no table failed.
 REJECTED = 3
@@ -58,16 +61,21 @@ def find_pipeline(name: str) -> Pipeline:
     """Load the pipeline of a YAML file or of a folder with a defs.yaml, or a shipped one by its name.
 
     Raises:
-        PipelineError: no such pipeline.
+        PipelineError: no such pipeline, or its settings are wrong.
         ConfigError: the name is a URL or not a valid path.
     """
+    return Pipeline.load(find_file(name))
+
+
+def find_file(name: str) -> Path:
+    """Return the file of a pipeline; see `find_pipeline`."""
     path, shipped = local(Path(name), "the pipeline"), {p.parent.name: p for p in shipped_pipelines()}
     if path.is_dir() and (path / "defs.yaml").is_file():
-        return Pipeline.load(path / "defs.yaml")
+        return path / "defs.yaml"
     if path.is_file():
-        return Pipeline.load(path)
+        return path
     if name in shipped:
-        return Pipeline.load(shipped[name])
+        return shipped[name]
     here = (
         sorted(p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml")) if path.parent.is_dir() else []
     )
@@ -165,6 +173,12 @@ class TableStatus:
         upstream: direct and indirect upstream tables that are behind themselves.
         error: why it is unknown how far the table is behind.
         skipped: number of records about no row that have landed in a raw table, by what they are.
+        failure: when and why its last step failed, if that still stands.
+        retry: the command that runs this step again, if it is known.
+        lost: the sources whose history since the watermark is lost, and what to do.
+        renamed: columns that its sources have renamed or dropped since they were absorbed.
+        rejected: of a raw table: how many of its records are rejected, whatever they are about.
+        landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
     """
 
     table: str
@@ -180,17 +194,39 @@ class TableStatus:
     upstream: tuple[str, ...] = ()
     error: str | None = None
     skipped: dict[str, int] = field(default_factory=dict[str, int])
+    failure: str | None = None
+    retry: str | None = None
+    lost: list[str] = field(default_factory=list[str])
+    renamed: list[str] = field(default_factory=list[str])
+    rejected: int = 0
+    landing: str | None = None
 
     @property
     def is_behind(self) -> bool:
         """Whether the table itself has something to absorb, or its watermark is lost."""
-        return bool(self.error or self.waiting.files or any(n is None or n for n in self.behind.values()))
+        return bool(
+            self.error or self.failure or self.waiting.files or any(n is None or n for n in self.behind.values())
+        )
+
+    @property
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """What needs attention, each with its colour."""
+        if self.failure:
+            yield "red", self.failure
+        else:
+            # A failure says the same in the words of the table's declaration.
+            yield from (("red", text) for text in self.lost)
+        yield from (("yellow", text) for text in self.renamed)
+        yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
+        if self.rejected:
+            records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
+            yield "yellow", f"{records} rejected, of all tables (`lake-assets rejected`)"
 
 
 def status(as_json: AsJson = False) -> None:
     """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
-    statuses = with_upstream([table_status(lake, t) for t in _own_tables(lake)])
+    statuses = with_upstream(_with_failures(lake, [table_status(lake, t) for t in _own_tables(lake)]))
     if as_json:
         print_json(statuses)
         return
@@ -218,11 +254,23 @@ def status(as_json: AsJson = False) -> None:
         )
     console.print(table)
     for s in statuses:
-        for reason in s.not_exact:
-            console.print(f"[yellow]{escape(s.table)}: not exact: {escape(reason)}[/]", soft_wrap=True)
+        for colour, text in s.notes:
+            console.print(f"[{colour}]{escape(s.table)}: {escape(text)}[/]", soft_wrap=True)
         if s.skipped:
             text = f"{s.table}: records about no row, skipped so far: {skipped_text(s.skipped)}"
             console.print(text, markup=False, style="dim", soft_wrap=True)
+
+
+def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables with their standing failures; tables that failed before they existed come last."""
+    failures = standing(lake)
+    known = {t.table for t in tables}
+    missing = [TableStatus(f.table, f.pipeline, None, {}, {}, 0.0, None) for t, f in failures.items() if t not in known]
+    return [
+        replace(t, failure=failure_text(failure), retry=retry_command(failure)) if failure else t
+        for t in (*tables, *missing)
+        for failure in (failures.get(t.table),)
+    ]
 
 
 def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
@@ -261,8 +309,10 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         marks = read_marks(table) if stored else {}
         result = replace(result, watermark={source: mark.snapshot for source, mark in marks.items()})
         idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
-        windows = {s: _newer(lake, table, s, mark.snapshot) for s, mark in marks.items() if s not in idle}
+        sources = {s: lake.find(s) for s in marks}
+        windows = {s: _newer(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
         waiting = backlog(lake, table_id)
+        lost = lost_history(table_id, table, {s: sources[s] for s in windows})
     except (HistoryError, InputError) as e:
         return replace(result, error=str(e))
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
@@ -273,6 +323,10 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         behind_seconds=max((now - ms / 1000 for ms in oldest), default=0.0),
         waiting=waiting,
         rows_behind=sum(w.rows for w in windows.values()),
+        lost=lost,
+        renamed=renamed_columns(marks, sources),
+        landing=unused_folder(table),
+        rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
     )
 
 
@@ -285,8 +339,7 @@ class _Newer:
     oldest_ms: int | None = None
 
 
-def _newer(lake: Lake, table: IcebergTable, source: str, start: int | None) -> _Newer:
-    loaded = lake.find(source)
+def _newer(table: IcebergTable, loaded: IcebergTable | None, start: int | None) -> _Newer:
     if loaded is None:
         return _Newer(None)
     head, about = loaded.metadata.current_snapshot_id, table.properties.get(SOURCE_TABLE_PROPERTY)
@@ -321,9 +374,14 @@ def _own_tables(lake: Lake) -> list[TableId]:
 def _behind(status: TableStatus) -> str:
     if status.error:
         return f"[bold red]{escape(status.error)}[/]"
-    if any(n is None for n in status.behind.values()):
+    if status.lost:
         return "[bold red]history lost[/]"
-    parts: list[str] = []
+    parts: list[str] = ["failed"] if status.failure else []
+    if any(n is None for n in status.behind.values()):
+        parts.append("a source was rolled back")
+    if status.landing and not status.waiting.files:
+        is_there = Path(status.landing).exists()
+        parts.append(f"no file yet in {status.landing}" if is_there else f"{status.landing} does not exist")
     if files := status.waiting.files:
         records = status.waiting.records
         about = f", about {records:,} records" if records is not None else f", {size(status.waiting.bytes)}"
@@ -333,4 +391,6 @@ def _behind(status: TableStatus) -> str:
         parts.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
     if status.upstream:
         parts.append(f"waits for {', '.join(status.upstream)}")
-    return f"[yellow]{escape('; '.join(parts))}[/]" if parts else "[green]up to date[/]"
+    if not parts:
+        return "[green]up to date[/]"
+    return f"[{'bold red' if status.failure else 'yellow'}]{escape('; '.join(parts))}[/]"

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import ParseError
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake.spark_functions import is_aggregate, is_generator
+from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 
 _OF_MANY_ROWS = (exp.AggFunc, exp.Window, exp.Subquery, exp.Select, exp.Exists, exp.UDTF)
@@ -102,10 +101,9 @@ def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
 
 def _read(text: str) -> list[Star | Computed]:
     try:
-        statements = sqlglot.parse(f"SELECT {text}", dialect=DIALECT)
-    except ParseError as e:
-        why = e.errors[0].get("description", e) if e.errors else e
-        raise PipelineError(f"`columns`: {text!r} is not valid SQL: {why}") from e
+        statements = parse_statements(f"SELECT {text}")
+    except SqlSyntaxError as e:
+        raise PipelineError(f"`columns`: {text!r} is not valid SQL: {e.text}") from e
     query = statements[0] if len(statements) == 1 else None
     if not isinstance(query, exp.Select) or {k for k, v in query.args.items() if v} - {"expressions", "kind"}:
         raise PipelineError(f"`columns`: {text!r} is more than a list of columns: filters and joins belong in a model")

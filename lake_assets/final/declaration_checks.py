@@ -51,12 +51,12 @@ def table_key(spec: FinalSpec, projection: Projection, source_key: Sequence[str]
         return (ROW, COPY)
     if spec.keys and not source_key:
         raise KeyMissingError(
-            f"{spec.table}: {spec.staging} has the columns of no declared key "
+            f"{spec.key_at}{spec.table}: {spec.staging} has the columns of no declared key "
             f"({'; '.join(', '.join(k) for k in spec.keys)}); it has {', '.join(projection.source)}: correct `key`"
         )
     if missing := [k for k in source_key if k not in projection.source]:
         raise KeyMissingError(
-            f"{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has "
+            f"{spec.key_at}{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has "
             f"{', '.join(projection.source)}: correct `key` in the pipeline"
         )
     renamed = {i.sources[0]: i.name for i in reversed(projection.items.values()) if i.is_plain}

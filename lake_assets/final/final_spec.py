@@ -48,6 +48,7 @@ class FinalSpec:
         batch: how much of staging one step absorbs.
         shown: its asset.
         audits: conditions that the table has to meet before a batch is published.
+        key_at: file and line of its key, or of its declaration, for messages: `FILE, line N: `; empty: unknown.
     """
 
     table: TableId
@@ -75,6 +76,7 @@ class FinalSpec:
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: tuple[Audit, ...] = ()
     partitions: Partitions | None = None
+    key_at: str = field(default="", repr=False, compare=False)
     landing: ClassVar[Path | None] = None
 
     def spelled_as(self, source: Iterable[str]) -> Self:

@@ -12,7 +12,7 @@ _NOT_KEYS = ("float", "double", "binary", "array", "map", "struct", "variant")
 
 
 def proposed_key(target: Target) -> str:
-    """Return the advice on the key; reads all of staging, so it is only called for an error.
+    """Return the advice on the key, in sentences; reads all of staging, so it is only called for an error.
 
     A delete carries the key of its row alone, unless the source logs whole rows. Then the first column whose values are
     different in all inserts is proposed.
@@ -34,13 +34,18 @@ def proposed_key(target: Target) -> str:
     if deleted and len(deleted) < len(columns) and all(seen.get(f"d{i}") in (0, None, seen["deletes"])
                                                        for i in range(len(columns))):  # fmt: skip
         names = deleted[0] if len(deleted) == 1 else f"[{', '.join(deleted)}]"
-        return f"declare the source's own key: `key: {names}` (its deletes carry nothing else)"
+        return f"Declare the source's own key: `key: {names}` (its deletes carry nothing else)"
     unique = next(
         (c for i, c in enumerate(columns) if seen["inserts"] > 1 and seen.get(f"i{i}") == seen["inserts"]), ""
     )
-    if unique:
-        return (
-            f"declare the source's own key, which may be `key: {unique}` (different in {seen['inserts']:,} inserts), "
-            'or `key: "*"` if rows have none'
-        )
-    return 'declare the source\'s own key (`key`), or `key: "*"` if rows have none'
+    which = f" (perhaps `{unique}`, which is different in {seen['inserts']:,} inserts)" if unique else ""
+    without = [
+        f"without `{setting}`"
+        for setting, is_used in (("mode: append", spec.mode == "append"), ("columns", bool(spec.columns)))
+        if is_used
+    ]
+    return (
+        f'If columns identify a row{which}, declare them as `key`. If rows have duplicates, declare `key: "*"`'
+        f"{' ' if without else ''}{' and '.join(without)}, which tells rows apart by all of their values (the source "
+        "has to log whole old rows, as REPLICA IDENTITY FULL does)"
+    )

@@ -155,6 +155,11 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     is_missing = " OR ".join(missing_values) or "false"
     if enveloped:
         is_missing = f"{inner}.op = 'u' AND ({is_missing})"
+    # A key that is not there is rejected as null, or as missing.
+    is_key = {hints.rename.get(k, k).lower() for k in key.fields} | {k.lower() for k in hints.key}
+    if null_keys := [f"{objects.value(after, c.name)} IS NULL" for n, c in columns.items() if n in is_key]:
+        without_key = f"{inner}.op <> 'd' AND " if enveloped else ""
+        is_missing = f"({is_missing}) OR {without_key}({' OR '.join(null_keys)})"
     needs_names = "true" if any(c.spellings for c in columns.values()) else is_missing
     names = f"CASE WHEN {needs_names} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
@@ -287,7 +292,9 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         before = f"coalesce({value(layout.key, *in_key)}, {before})"
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
     if is_key:
-        return _event_column(column, name, text)
+        # With a schema, every row has all of its columns.
+        named = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)
+        return replace(_event_column(column, name, text), is_named=named if layout.names else "true")
     absent: list[str] = []
     if column.marks:
         absent.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
@@ -306,6 +313,7 @@ def _event_column(column: SourceColumn, name: str, text: str, unavailable: str |
         name, reading.type, text, reading.steps, unavailable,
         has_default=column.has_default, default=column.default, is_required=column.is_required,
         loses_digits=reading.loses_digits, record_names=column.names, is_base64=reading.is_base64,
+        saturates=reading.saturates,
     )  # fmt: skip
 
 

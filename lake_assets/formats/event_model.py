@@ -128,6 +128,9 @@ class EventColumn:
         record_names: names of the value in the record's JSON, if its parser spells numbers in another way (1.50 as
             1.5); empty if the text is the record's own.
         is_base64: whether the text is a number's bytes in base64, so that a number in the JSON does not fit.
+        saturates: whether the greatest and the smallest value of the type may stand for values beyond them.
+        is_named: SQL of a boolean: the event names the column, so that a value that is not there is null; NULL if that
+            is unknown. For key columns; None: unknown.
     """
 
     name: str
@@ -144,6 +147,8 @@ class EventColumn:
     loses_digits: str | None = None
     record_names: tuple[str, ...] = ()
     is_base64: bool = False
+    saturates: bool = False
+    is_named: str | None = None
 
     @property
     def may_be_unavailable(self) -> bool:

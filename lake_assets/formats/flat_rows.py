@@ -171,7 +171,13 @@ class Rows(Format):
             event_time=MOMENT.replace("{t}", _value(*times)) if times else "CAST(NULL AS TIMESTAMP)",
             columns=tuple(
                 EventColumn(
-                    name, r.type, _value(*sources), r.steps, loses_digits=r.loses_digits, record_names=tuple(sources)
+                    name,
+                    r.type,
+                    _value(*sources),
+                    r.steps,
+                    loses_digits=r.loses_digits,
+                    record_names=tuple(sources),
+                    is_named=_is_named(sources),
                 )
                 for name, sources in sources_of.items()
                 if (r := readings[sources[0]])
@@ -216,6 +222,10 @@ def _source_names(readings: Mapping[str, Reading | None], layout: _Layout, hints
         name = hints.rename.get(c, c)
         sources_of.setdefault(spelled.setdefault(name.lower(), name), []).append(c)
     return sources_of
+
+
+def _is_named(names: Sequence[str]) -> str:
+    return " OR ".join(f"map_contains_key(e, {literal(n)})" for n in names)
 
 
 def _value(name: str, *others: str) -> str:

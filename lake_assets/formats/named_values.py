@@ -307,11 +307,13 @@ def _column(name: str, sources: Sequence[str], reading: Reading, is_key: bool) -
         f"CASE WHEN e.op = {literal(DELETE)} THEN coalesce({old}) "
         f"ELSE coalesce({new}, CASE WHEN NOT ({is_in_new}) THEN coalesce({old}) END) END"
     )
+    is_listed = " OR ".join(_has(f"e.x.{part}", s) for s in sources for part in ("names", "old_names"))
     if is_key:
-        return EventColumn(name, reading.type, text, reading.steps, loses_digits=reading.loses_digits)
+        return EventColumn(
+            name, reading.type, text, reading.steps, loses_digits=reading.loses_digits, is_named=is_listed
+        )
     # A missing column does not mean NULL: its value is unchanged (and stored out of line), or the column was dropped.
     # With the whole old row (replica identity full), an unchanged value is taken from there.
-    is_listed = " OR ".join(_has(f"e.x.{part}", s) for s in sources for part in ("names", "old_names"))
     left_out = f"e.x.kind = {literal(UPDATE)} AND e.op <> {literal(DELETE)} AND NOT ({is_listed})"
     return EventColumn(name, reading.type, text, reading.steps, left_out=left_out)
 

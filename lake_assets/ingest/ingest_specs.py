@@ -73,6 +73,21 @@ class RawSpec:
         return (self.source,) if self.source else ()
 
     @property
+    def record_columns(self) -> tuple[str, ...]:
+        """The columns of the source table that hold records, their keys and their order; each once."""
+        key = (self.key_column,) if self.key_column else ()
+        return tuple(dict.fromkeys((self.column, *key, *self.order)))
+
+    def missing_columns(self, existing: Iterable[str]) -> str:
+        """Return what is wrong with a source table without some of these columns; empty if it has all."""
+        has = list(existing)
+        missing = [c for c in self.record_columns if c not in has]
+        if not missing:
+            return ""
+        listed = ", ".join(has)
+        return f"{self.source} has no column {', '.join(missing)}; it has {listed}: correct `source` in the stream"
+
+    @property
     def summary(self) -> str:
         """Description of the table in one sentence."""
         where = f"the table `{self.source}`" if self.source else f"the files in `{self.landing}`"

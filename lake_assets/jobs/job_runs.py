@@ -7,6 +7,7 @@ import time
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
+from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.jobs import step_notes
 from lake_assets.jobs.captured_step import CapturedStep, captured_step
 from lake_assets.jobs.job_spec import JobSpec
@@ -47,7 +48,8 @@ def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebu
             windows = pending_windows(settings, before, sources)
             windows = choose(windows, sources) if choose else windows
             if all(w.is_absorbed for w in windows.values()):
-                return Outcome(name, "nothing")
+                why = renamed_text({str(s): (sources[s], w.start) for s, w in windows.items()})
+                return Outcome(name, "nothing", why=why)
         if spec.audits and before is not None:
             _gate(lake, spec)  # a mistake in them is to be known before the job has run
         details: dict[str, object] = {}

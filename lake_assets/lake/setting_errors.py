@@ -46,10 +46,11 @@ def setting_errors(model: type[BaseModel], error: ValidationError) -> list[tuple
         place: Place = details["loc"]
         branch = next((i for i, part in enumerate(place) if isinstance(part, str) and _BRANCH.fullmatch(part)), None)
         by_place.setdefault(place if branch is None else place[:branch], []).append(details)
-    return [(place, _text(model, place, several)) for place, several in by_place.items()]
+    return [(place, text) for place, several in by_place.items() for text in _texts(model, place, several)]
 
 
-def _text(model: type[BaseModel], place: Place, several: Sequence[Any]) -> str:
+def _texts(model: type[BaseModel], place: Place, several: Sequence[Any]) -> list[str]:
+    """Return the mistakes of one setting; settings that are wrong together give one per line of their message."""
     first, at = several[0], ".".join(map(str, place))
     kind, message = first["type"], str(first["msg"]).removeprefix("Value error, ")
     expected = list(dict.fromkeys(_EXPECTED[d["type"]] for d in several if d["type"] in _EXPECTED))
@@ -63,7 +64,7 @@ def _text(model: type[BaseModel], place: Place, several: Sequence[Any]) -> str:
         message = f"expected {first['ctx']['expected']}{_value(first)}"
     elif kind != "value_error":
         message += _value(first)
-    return f"{at}: {message}" if at else message
+    return [f"{at}: {text}" if at else text for text in message.splitlines()]
 
 
 def _value(details: Any) -> str:

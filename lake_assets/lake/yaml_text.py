@@ -17,11 +17,12 @@ class YamlError(Exception):
 
     Attributes:
         mistakes: line (None if unknown) and message of each.
+        content: what the text can be read as in spite of them, as `load` returns it; None: as nothing.
     """
 
-    def __init__(self, *mistakes: tuple[int | None, str]) -> None:
+    def __init__(self, *mistakes: tuple[int | None, str], content: tuple[Any, yaml.Node | None] | None = None) -> None:
         super().__init__("; ".join(text for _, text in mistakes))
-        self.mistakes = mistakes
+        self.mistakes, self.content = mistakes, content
 
     def in_file(self, path: Path) -> str:
         """Return one line per mistake, each with its line in the file."""
@@ -37,9 +38,12 @@ def load(text: str) -> tuple[Any, yaml.Node | None]:
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _check(node)
+        _check_size(node)
         # Our loader reports bad values with their lines; PyYAML's raises Python's own errors.
-        return yaml.load(text, Loader=_Loader), node
+        content, wrong = _constructed(text)
+        if mistakes := sorted([*wrong, *_duplicates_in(node)]):
+            raise YamlError(*mistakes, content=(content, node))
+        return content, node
     except yaml.MarkedYAMLError as e:
         problem = ": ".join(filter(None, (e.context, e.problem)))
         raise YamlError((e.problem_mark.line + 1 if e.problem_mark else None, f"no valid YAML: {problem}")) from None
@@ -50,18 +54,35 @@ def load(text: str) -> tuple[Any, yaml.Node | None]:
 
 
 class _Loader(yaml.SafeLoader):
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return a node's value (a hook of PyYAML).
+    """A loader that goes on after a value that is none, such as 2024-13-45 or a number of 5,000 digits.
 
-        Raises:
-            yaml.constructor.ConstructorError: it has none, such as 2024-13-45 or a number of 5,000 digits.
-        """
+    Attributes:
+        wrong: line and message of each such value, which is read as None.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.wrong: list[tuple[int, str]] = []
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return a node's value (a hook of PyYAML)."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError):
             kind = node.tag.rpartition(":")[2]
-            problem = f"looks like {kind} but is not valid: put it in quotes if it is text"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+            problem = f"no valid YAML: looks like {kind} but is not valid: put it in quotes if it is text"
+            self.wrong.append((node.start_mark.line + 1, problem))
+            self.recursive_objects.pop(node, None)  # else an alias of the value would count as recursive
+            return None
+
+
+def _constructed(text: str) -> tuple[Any, list[tuple[int, str]]]:
+    """Return the content of a YAML text, and the values that are none."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data(), loader.wrong
+    finally:
+        loader.dispose()
 
 
 def check_written(text: str) -> None:
@@ -72,18 +93,22 @@ def check_written(text: str) -> None:
             many values.
     """
     for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
-        _check(node)
+        _check_size(node)
+        if duplicates := _duplicates_in(node):
+            raise YamlError(*duplicates)
 
 
-def _check(node: yaml.Node | None) -> None:
-    if node is None:
-        return
-    if _size(node, {}) > MAX_VALUES:
+def _check_size(node: yaml.Node | None) -> None:
+    if node is not None and _size(node, {}) > MAX_VALUES:
         raise YamlError(
             (None, f"expands to more than {MAX_VALUES:,} values: an alias (*name) repeats everything under its anchor")
         )
-    if duplicates := list(_duplicates(node, set())):
-        raise YamlError(*((line, f"{name}: set twice in one place") for line, name in duplicates))
+
+
+def _duplicates_in(node: yaml.Node | None) -> list[tuple[int, str]]:
+    """Return line and message of each setting that is written twice in one place."""
+    duplicates = _duplicates(node, set()) if node is not None else ()
+    return [(line, f"{name}: set twice in one place") for line, name in duplicates]
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:

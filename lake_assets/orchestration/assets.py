@@ -75,7 +75,9 @@ def table_asset(
                     aside = yield from redo_together(context, lake, pipeline, spec)
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt and aside is None
                 with with_context(context):
-                    outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run, declared))
+                    outcome = (rebuild if is_rebuild else absorb)(
+                        lake, spec, run_pins(context.run, declared), file=pipeline.path
+                    )
                 since, has_news = None, outcome.status == "absorbed" or not partitions
                 if aside is not None:
                     has_news = outcome.status == "absorbed" or aside.has_news

@@ -14,17 +14,18 @@ from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.pipeline.config.declared_tables import DeclaredTables
+from lake_assets.pipeline.config.declared_tables import Declarations, DeclaredTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
 from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
+from lake_assets.pipeline.config.setting_lines import SettingLines
 from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_sql
-from lake_assets.pipeline.config.yaml_file import read_pipeline
+from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
 from lake_assets.pipeline.pending import Pending, pending_of
-from lake_assets.pipeline.step_retries import absorb, retried
+from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.tables import leftovers
+from lake_assets.tables import leftovers, standing_failures
 from lake_assets.tables.batch_limits import LEFT
 from lake_assets.tables.outcome import Outcome
 
@@ -32,13 +33,24 @@ from lake_assets.tables.outcome import Outcome
 class Pipeline:
     """A declared pipeline; see `PipelineConfig` for its settings."""
 
-    def __init__(self, config: PipelineConfig, path: Path | None = None, *, models: Sequence[PythonModel] = ()) -> None:
+    def __init__(
+        self,
+        config: PipelineConfig,
+        path: Path | None = None,
+        *,
+        models: Sequence[PythonModel] = (),
+        left_out: frozenset[str] | None = frozenset(),
+        mistakes: list[str] | None = None,
+    ) -> None:
         """
         Args:
             config: the configuration.
             path: its YAML file: SQL and Python files are relative to it (default: to the working directory), and
                 mistakes are reported with its lines.
             models: Python models in addition to those in files.
+            left_out: see `DeclaredTables`.
+            mistakes: where to add mistakes in Python files and templates, whose models are then left out; None: they
+                are raised.
 
         Raises:
             PipelineError: SQL files cannot be read (lists all of them), or a Python file fails. Mistakes in the SQL of
@@ -47,9 +59,22 @@ class Pipeline:
         self.config, self.path = config, path
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
         texts = _model_texts(config, path)
-        templates, refused = _templates(config, texts)
+        try:
+            declared = (*load_models(files), *models)
+        except PipelineError as e:
+            if mistakes is None:
+                raise
+            mistakes += str(e).splitlines()
+            declared, left_out = tuple(models), None
+        templates, refused = _templates(config, texts, mistakes)
         self._declared = DeclaredTables(
-            config, texts, (*templates, *load_models(files), *models), path.parent if path else Path(), refused
+            config,
+            texts,
+            (*templates, *declared),
+            path.parent if path else Path(),
+            refused,
+            SettingLines(path) if path else None,
+            left_out,
         )
 
     @property
@@ -77,11 +102,39 @@ class Pipeline:
         """
         return cls(read_pipeline(Path(path)), Path(path))
 
+    @classmethod
+    def load_what_is_right(cls, path: str | Path) -> tuple[Pipeline | None, list[str]]:
+        """Load the pipeline of a YAML file without the tables whose settings are wrong.
+
+        Returns:
+            The pipeline, or None if nothing can be used; and the mistakes, each with its line.
+
+        Raises:
+            PipelineError: the file is missing, not YAML, or not a pipeline.
+        """
+        found = read_settings(Path(path))
+        mistakes = list(found.mistakes)
+        if found.config is None:
+            return None, [*mistakes, *found.sql_mistakes]
+        return cls(found.config, Path(path), left_out=found.left_out, mistakes=mistakes), mistakes
+
     # --- tables -------------------------------------------------------------------------------------------------
 
     def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
         """Return all tables, upstream first; see `DeclaredTables.specs`."""
         return self._declared.specs(lake, alone=alone)
+
+    def read(self, lake: LakeBase, *, alone: bool = True) -> Declarations:
+        """Return all tables, and all mistakes in their declarations instead of raising them; see `specs`."""
+        return self._declared.read(lake, alone=alone)
+
+    def at(self, *place: int | str) -> str:
+        """Return `FILE, line N: ` of a setting; empty if the pipeline was not read from a file."""
+        return self._declared.at(*place)
+
+    def may_declare(self, table: TableId) -> bool:
+        """Whether the pipeline may have a table that is not among its specs; see `DeclaredTables`."""
+        return self._declared.may_declare(table)
 
     # --- records ------------------------------------------------------------------------------------------------
 
@@ -152,7 +205,7 @@ class Pipeline:
         if name not in specs:
             existing = ", ".join(map(str, specs)) or "none"
             raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {existing}")
-        return rebuild(lake, specs[name])
+        return rebuild(lake, specs[name], file=self.path)
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
 
@@ -204,6 +257,8 @@ class Pipeline:
                 if outcome.status == "failed" or spec.landing:
                     finished.add(spec.table)
             if not has_more:
+                if select is None:
+                    standing_failures.forget_others(lake, self.name, [s.table for s in self.specs(lake)])
                 return outcomes
 
     def _pass(
@@ -222,7 +277,7 @@ class Pipeline:
             if select is not None and str(spec.table) not in select:
                 continue
             on_start(str(spec.table))
-            yield spec, _guarded(lambda s=spec: absorb(lake, s, pins), spec)
+            yield spec, _guarded(lambda s=spec: absorb(lake, s, pins, file=self.path), spec)
             if step_of(spec).brings_tables:
                 # Landing may add tables that match a pattern: they take part in the same run.
                 specs = self.specs(lake)
@@ -246,8 +301,13 @@ def _model_texts(config: PipelineConfig, path: Path | None) -> dict[str, ModelTe
     return texts
 
 
-def _templates(config: PipelineConfig, texts: Mapping[str, ModelText]) -> tuple[list[PythonModel], dict[str, str]]:
-    """Return the models over changes, and by name the mistakes in the SQL of the others."""
+def _templates(
+    config: PipelineConfig, texts: Mapping[str, ModelText], mistakes: list[str] | None
+) -> tuple[list[PythonModel], dict[str, str]]:
+    """Return the models over changes, and by name the mistakes in the SQL of the others.
+
+    Mistakes in their settings are added to `mistakes`, or raised if it is None.
+    """
     models: list[PythonModel] = []
     refused: dict[str, str] = {}
     for declared in config.models:
@@ -255,6 +315,11 @@ def _templates(config: PipelineConfig, texts: Mapping[str, ModelText]) -> tuple[
             if declared.write:
                 models.append(template_model(declared, texts[declared.name]))
         except ModelError as e:
+            refused[declared.name] = str(e)
+        except PipelineError as e:
+            if mistakes is None:
+                raise
+            mistakes.append(str(e))
             refused[declared.name] = str(e)
     return models, refused
 
@@ -264,24 +329,9 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
     try:
         return step()
     except Exception as e:  # stored in the outcome: a failure of any kind concerns one table
-        if _is_interrupted(e):
+        if is_interrupted(e):
             raise KeyboardInterrupt from e
         return Outcome(
             str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began,
             audits=e.findings if isinstance(e, AuditFailedError) else (),
         )  # fmt: skip
-
-
-def _is_interrupted(error: BaseException) -> bool:
-    """Whether an error occurred while an interrupt was handled.
-
-    An interrupted call of Spark leaves its connection unusable, so cleaning up fails as well."""
-    at: BaseException | None = error
-    seen: list[BaseException] = []
-    # A re-raised error can be its own context.
-    while at is not None and at not in seen:
-        if isinstance(at, KeyboardInterrupt):
-            return True
-        seen.append(at)
-        at = at.__cause__ or at.__context__
-    return False

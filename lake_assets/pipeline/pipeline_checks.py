@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
 
@@ -15,14 +15,14 @@ from lake_assets.final.events.declared_order import columns_of_order
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL
-from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.staging.staging_columns import check_source
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.sql.model_plan import check_outputs, output_columns, plan
-from lake_assets.models.sql.sql_errors import column_problems, located
+from lake_assets.models.sql.model_plan import annotated, check_outputs, output_columns, parse, plan
+from lake_assets.models.sql.sql_errors import column_problems, located, model_error
 from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
@@ -30,6 +30,9 @@ from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Relationship
 from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.schema_changes import is_former
+
+# Returns `FILE, line N: ` of a setting of a table.
+At = Callable[[TableId, str], str]
 
 
 @dataclass(frozen=True)
@@ -57,47 +60,101 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
     line, if the pipeline was read from a file. Columns of tables that no run has created yet cannot be checked, except
     for models, whose queries define them.
     """
-    try:
-        specs = pipeline.specs(lake)
-    except PipelineError as e:
-        return Checked(tuple(str(e).splitlines()))
-    outputs_of: dict[TableId, dict[str, str]] = {}
-    problems: list[str] = []
-    unknown: list[str] = []
+    declared = pipeline.read(lake)
+    specs = declared.specs
+    problems = [line for mistake in declared.mistakes for line in str(mistake).splitlines()]
+
+    def at(table: TableId, setting: str) -> str:
+        """Return `FILE, line N: ` of a setting of a table."""
+        return pipeline.at(*declared.places[table], setting)
+
+    problems += _of_sources(specs, lake, at)
+    models = _of_models(specs, lake)
+    problems += models.problems
+    problems += _of_jobs(specs, lake, models.outputs, pipeline.may_declare)
+    problems += _of_finals(specs, lake, at)
+    problems += _of_partitions(specs, lake, models.types, at)
+    problems += _of_audits(specs, lake, models.outputs, pipeline.may_declare, at)
+    # Each model of a circle has the same one.
+    unknown = (*models.unknown, *_unknown_tables(specs, lake, models.outputs))
+    return Checked(tuple(dict.fromkeys(problems)), unknown)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """What the SQL of a pipeline's models says.
+
+    Attributes:
+        outputs: by model, its columns; all of them with one type.
+        types: by model, the types of its columns; empty if unknown.
+        problems: mistakes in the SQL.
+        unknown: models that cannot be checked yet, with reasons.
+    """
+
+    outputs: dict[TableId, dict[str, str]] = field(default_factory=dict[TableId, dict[str, str]])
+    types: dict[TableId, dict[str, str]] = field(default_factory=dict[TableId, dict[str, str]])
+    problems: list[str] = field(default_factory=list[str])
+    unknown: list[str] = field(default_factory=list[str])
+
+
+def _of_models(specs: Sequence[Spec], lake: LakeBase) -> _Models:
+    found = _Models()
     for spec in specs:
-        if isinstance(spec, StagingSpec):
-            problems += _refusal(lake, spec)
         if not isinstance(spec, ModelSpec):
             continue
         if spec.refused:
-            problems += spec.refused.splitlines()
+            found.problems.extend(spec.refused.splitlines())
             continue
         schemas: dict[TableId, dict[str, str]] = {}
         for source in spec.sources:
             table = lake.find(source)
-            columns = outputs_of.get(source) or (_columns(table) if table else None)
-            if columns:
+            if columns := found.outputs.get(source) or (_columns(table) if table else None):
                 schemas[source] = columns
-        time = spec.span.column if spec.span else ""
+        if missing := [str(t) for t in spec.sources if t not in schemas]:
+            found.unknown.append(f"columns of {spec.table}: {_missing(missing)}")
         try:
-            if missing := [str(t) for t in spec.sources if t not in schemas]:
-                unknown.append(f"columns of {spec.table}: {_missing(missing)}")
-                outputs = output_columns(str(spec.table), spec.sql)
-                check_outputs(str(spec.table), outputs, spec.key, time)
-            else:
-                query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
-                outputs = [s.alias_or_name for s in query.selects]
+            types = _output_types(spec, schemas)
         except ModelError as e:
-            problems += str(located(e, spec.origin)).splitlines()
+            found.problems.extend(str(located(e, spec.origin)).splitlines())
         else:
-            if outputs:
-                outputs_of[spec.table] = dict.fromkeys(outputs, "string")
-    problems += _of_jobs(specs, lake, outputs_of, open_ended=pipeline.has_patterns)
-    problems += _of_finals(specs, lake)
-    problems += _of_partitions(specs, lake, outputs_of)
-    problems += _of_audits(specs, lake, outputs_of, open_ended=pipeline.has_patterns)
-    # Each model of a circle has the same one.
-    return Checked(tuple(dict.fromkeys(problems)), (*unknown, *_unknown_tables(specs, lake, outputs_of)))
+            if types:
+                found.types[spec.table] = types
+                found.outputs[spec.table] = dict.fromkeys(types, "string")
+    return found
+
+
+def _output_types(spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]]) -> dict[str, str]:
+    """Return the types of a model's columns, each empty if unknown; without any if the columns are unknown.
+
+    Args:
+        spec: the model.
+        schemas: the columns of its sources, as far as they are known.
+
+    Raises:
+        ModelError: its SQL does not match them.
+    """
+    time = spec.span.column if spec.span else ""
+    if schemas.keys() >= set(spec.sources):
+        query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
+        return {s.alias_or_name: annotated(s.unalias()) for s in query.selects}
+    if wrong := column_problems(parse(str(spec.table), spec.sql), schemas):
+        raise model_error(str(spec.table), wrong)
+    outputs = output_columns(str(spec.table), spec.sql)
+    check_outputs(str(spec.table), outputs, spec.key, time)
+    return dict.fromkeys(outputs or (), "")
+
+
+def _of_sources(specs: Sequence[Spec], lake: LakeBase, at: At) -> list[str]:
+    """Return names that belong to other source tables, and missing columns of tables that hold records."""
+    problems: list[str] = []
+    for spec in specs:
+        if isinstance(spec, StagingSpec):
+            problems += _refusal(lake, spec)
+        elif isinstance(spec, RawSpec) and spec.source:
+            source = lake.find(spec.source)
+            if source is not None and (missing := spec.missing_columns(_columns(source))):
+                problems.append(f"{at(spec.table, 'source')}{spec.table}: {missing}")
+    return problems
 
 
 def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
@@ -128,7 +185,10 @@ def _missing(tables: Sequence[str]) -> str:
 
 
 def _of_jobs(
-    specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]], *, open_ended: bool
+    specs: Sequence[Spec],
+    lake: LakeBase,
+    outputs_of: Mapping[TableId, Mapping[str, str]],
+    may_declare: Callable[[TableId], bool],
 ) -> list[str]:
     """Return missing tables and columns in the `full` of jobs; the columns only if all of its tables are known."""
     declared, problems = {s.table for s in specs}, list[str]()
@@ -137,7 +197,7 @@ def _of_jobs(
             continue
         query, reads = read_full(spec.table, spec.full)
         tables = {t: lake.find(t) for t in reads}
-        if missing := [t for t, table in tables.items() if not table and not open_ended and t not in declared]:
+        if missing := [t for t, table in tables.items() if not table and not may_declare(t) and t not in declared]:
             problems += _missing_tables(lake, spec, full_at(spec.table), missing)
         schemas = {t: outputs_of.get(t) or (_columns(table) if table else None) for t, table in tables.items()}
         known = {t: columns for t, columns in schemas.items() if columns}
@@ -154,7 +214,7 @@ def _missing_tables(lake: LakeBase, spec: Spec, at: str, missing: Sequence[Table
     ]
 
 
-def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
+def _of_finals(specs: Sequence[Spec], lake: LakeBase, at: At) -> list[str]:
     """Return columns in settings of final tables that neither staging nor the table has."""
     declared = {s.table: s.types for s in specs if isinstance(s, StagingSpec)}
     problems: list[str] = []
@@ -179,30 +239,66 @@ def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
             if missing := [c for c in columns if c not in existing]:
                 suggestion, listed = nearest(missing[0], existing), ", ".join(sorted(existing))
                 problems.append(
-                    f"{spec.table}: `{setting}` names {', '.join(missing)}{suggestion}, and the columns are {listed}"
+                    f"{at(spec.table, setting)}{spec.table}: `{setting}` names {', '.join(missing)}{suggestion}, and "
+                    f"the columns are {listed}"
                 )
     return problems
 
 
-def _of_partitions(specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]]) -> list[str]:
-    """Return missing columns of `partitions`; their types are checked only by the steps."""
+def _of_partitions(
+    specs: Sequence[Spec], lake: LakeBase, types_of: Mapping[TableId, Mapping[str, str]], at: At
+) -> list[str]:
+    """Return `partitions` that do not match the columns of their tables, as far as these are known."""
+    declared = {s.table: s.types for s in specs if isinstance(s, StagingSpec)}
     problems: list[str] = []
     for spec in specs:
         if spec.partitions is None:
             continue
         try:
-            columns = outputs_of.get(spec.table) or _columns_of(lake, spec)
+            columns = types_of.get(spec.table) or _future_types(lake, spec, declared)
         except PipelineError:  # reported with the audits
             continue
-        if columns and spec.partitions.spelled_as(columns).by not in columns:
-            problems.append(
-                f"{spec.table}: `partitions` names {spec.partitions.by}, and the table has {', '.join(columns)}"
-            )
+        partitions = spec.partitions.spelled_as(columns) if columns else spec.partitions
+        by = partitions.by
+        try:
+            # A type that is not known yet is checked by the first step.
+            if columns and (by not in columns or columns[by]):
+                partitions.check(spec.table, columns)
+        except PipelineError as e:
+            problems.append(f"{at(spec.table, 'partitions')}{e}")
     return problems
 
 
+def _future_types(
+    lake: LakeBase, spec: Spec, declared: Mapping[TableId, Mapping[str, str]]
+) -> Mapping[str, str] | None:
+    """Return the types that a table's columns will have, each empty if unknown; None if the columns are unknown.
+
+    Raises:
+        PipelineError: the declared columns do not match staging's.
+    """
+    columns = _columns_of(lake, spec)
+    if not isinstance(spec, FinalSpec):
+        return {c: kind.lower() for c, kind in columns.items()} if columns else None
+    staging, types = lake.find(spec.staging), dict(declared.get(spec.staging, {}))
+    if staging is not None:
+        stored = {spec.rename.get(n, n): kind.lower() for n, kind in _columns(staging).items()}
+        types = {**stored, **types}
+    if columns is None:
+        # Before the first event, only the declared types are known.
+        return types if not spec.columns and spec.partitions and spec.partitions.by in types else None
+    own = OWN_COLUMNS.get("scd2" if spec.mode == "scd2" else spec.deletes, {})
+    items = select(str(spec.table), spec.columns, [c for c in types if c not in TECHNICAL])
+    plain = {i.name: types[i.sources[0]] for i in items.values() if i.is_plain}
+    return {c: own.get(c) or plain.get(c, "") for c in columns}
+
+
 def _of_audits(
-    specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]], *, open_ended: bool
+    specs: Sequence[Spec],
+    lake: LakeBase,
+    outputs_of: Mapping[TableId, Mapping[str, str]],
+    may_declare: Callable[[TableId], bool],
+    place: At,
 ) -> list[str]:
     """Return mistakes in audits: missing columns and missing other tables."""
     columns_by_table: dict[TableId, Mapping[str, str] | None] = {}
@@ -212,7 +308,7 @@ def _of_audits(
             columns_by_table[spec.table] = outputs_of.get(spec.table) or _columns_of(lake, spec)
         except PipelineError as e:  # of `columns`
             columns_by_table[spec.table] = None
-            problems.append(str(e))
+            problems.append(f"{place(spec.table, 'columns')}{e}")
 
     def columns(table: TableId) -> Mapping[str, str] | None:
         """Return the columns of a table; None if still unknown."""
@@ -224,9 +320,9 @@ def _of_audits(
     for spec in specs:
         own = columns(spec.table)
         for audit in spec.audits:
-            at = f"{spec.table}: audit {audit.name}"
+            at = f"{place(spec.table, 'audits')}{spec.table}: audit {audit.name}"
             if missing_tables := [
-                t for t in audit.reads if not open_ended and t not in columns_by_table and not lake.exists(t)
+                t for t in audit.reads if not may_declare(t) and t not in columns_by_table and not lake.exists(t)
             ]:
                 problems += _missing_tables(lake, spec, at, missing_tables)
             if own and (missing := [c for c in audit.spelled_as(own).columns if c not in own]):

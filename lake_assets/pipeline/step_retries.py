@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException
@@ -24,7 +25,7 @@ from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
-from lake_assets.tables import leftovers
+from lake_assets.tables import leftovers, standing_failures
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.snapshot_retention import keep_own, keep_sources, release
@@ -32,7 +33,15 @@ from lake_assets.tables.snapshot_retention import keep_own, keep_sources, releas
 ATTEMPTS = 4
 
 
-def absorb(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
+def absorb(
+    lake: LakeBase,
+    spec: Spec,
+    pins: SnapshotPins | None = None,
+    *,
+    rebuild: bool = False,
+    file: Path | None = None,
+    is_aside: bool = False,
+) -> Outcome:
     """Absorb pending changes of one table. A step that loses a race to another writer is repeated from the watermark.
 
     Args:
@@ -41,6 +50,8 @@ def absorb(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, rebu
         pins: snapshots that the models of this run have read so far, so that all of them read the same.
         rebuild: whether to compute the table (not a raw one) from the current contents of its sources (see
             `table_rebuild`).
+        file: the file of the pipeline, for the note of a failure (see `standing_failures`).
+        is_aside: whether this is a working copy: its failures say nothing of the table.
 
     Raises:
         LakeError: see the steps.
@@ -53,7 +64,30 @@ def absorb(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, rebu
             _keep(lake, step)
         return outcome
 
-    return retried(lake, spec, run)
+    try:
+        outcome = retried(lake, spec, run)
+    except Exception as e:
+        if not is_aside and not is_interrupted(e):
+            standing_failures.note(lake, spec.table, spec.pipeline, file, e)
+        raise
+    if not is_aside:
+        standing_failures.forget(lake, spec.table)
+    return outcome
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Whether an error occurred while an interrupt was handled.
+
+    An interrupted call of Spark leaves its connection unusable, so cleaning up fails as well."""
+    at: BaseException | None = error
+    seen: list[BaseException] = []
+    # A re-raised error can be its own context.
+    while at is not None and at not in seen:
+        if isinstance(at, KeyboardInterrupt):
+            return True
+        seen.append(at)
+        at = at.__cause__ or at.__context__
+    return False
 
 
 def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:

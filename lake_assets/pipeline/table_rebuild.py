@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -22,7 +23,7 @@ from lake_assets.tables.table_ddl import columns_of, key_in
 ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
 
 
-def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Outcome:
+def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, file: Path | None = None) -> Outcome:
     """Compute a table from the current contents of its sources, and publish it in one commit with its watermarks.
 
     Neither the table's rows nor its watermarks are used, so it repairs damaged rows, lost history, and changed
@@ -33,6 +34,7 @@ def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Out
         lake: the lake.
         spec: the table.
         pins: snapshots that the models of this run have read so far, so that all of them read the same.
+        file: the file of the pipeline, for the note of a failure.
 
     Returns:
         The outcome. Its details have `rows_before` (unless their files are lost) and `rows_after`; the numbers of rows
@@ -57,7 +59,7 @@ def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Out
                 f"pipeline {spec.pipeline!r} first, or restore {source}"
             )
     before = lake.find(spec.table)
-    outcome = absorb(lake, spec, pins, rebuild=True)
+    outcome = absorb(lake, spec, pins, rebuild=True, file=file)
     after = lake.find(spec.table)
     if outcome.status != "absorbed" or after is None:
         raise RebuildError(f"{spec.table} cannot be rebuilt: {outcome.why or 'its sources have no rows for it'}")

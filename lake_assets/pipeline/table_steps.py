@@ -189,7 +189,9 @@ class RawStep(TableStep[RawSpec]):
         landed = land(lake, spec)
         if not landed.files and not landed.why:
             if spec.landing and not spec.landing.exists():
-                return Outcome(name, "waiting", why=f"the folder {spec.landing} does not exist yet")
+                return Outcome(name, "waiting", why=f"the folder {spec.landing} does not exist yet{_place(lake, spec)}")
+            if spec.landing and landed.snapshot is None:
+                return Outcome(name, "nothing", why=f"no file has arrived in {spec.landing} yet{_place(lake, spec)}")
             return Outcome(name, "nothing")
         return Outcome(
             name,
@@ -225,6 +227,12 @@ class RawStep(TableStep[RawSpec]):
         if table != ledger_of(self.spec.table):
             return LOST_FILE_ADVICE
         return f"Restore the file from a backup; or drop {table}: the next run creates it again from {self.spec.table}"
+
+
+def _place(lake: LakeBase, spec: RawSpec) -> str:
+    """Return where a landing folder lies, for messages: a relative one may have been meant to lie elsewhere."""
+    is_inside = spec.landing is not None and spec.landing.is_relative_to(lake.config.home)
+    return " (a relative `landing` is below the home of the lake)" if is_inside else ""
 
 
 @dataclass(frozen=True)

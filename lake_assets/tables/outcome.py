@@ -38,13 +38,15 @@ class Absorbed:
 
 
 def range_text(field_range: FieldRange) -> str:
-    """Format a field range: `1..498`, with an open end if unknown, and `~` for truncated bounds."""
+    """Format a field range: `1..498`, or `>= a, <= b` if the ends are bounds that need not be values."""
     if not field_range.has_values:
         return "null"
-    if not field_range.is_bounded and field_range.low is None and field_range.high is None:
-        return "unbounded"
-    low, high = ("" if v is None else str(v) for v in (field_range.low, field_range.high))
-    return f"{'' if field_range.exact else '~'}{low}..{high}{', null' if field_range.nulls else ''}"
+    low, high = field_range.ends
+    if field_range.exact:
+        known = f"{low}..{high}"
+    else:
+        known = ", ".join(end for end in (low, high) if end != "unbounded") or "unbounded"
+    return f"{known}{', null' if field_range.nulls and known != 'unbounded' else ''}"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
+from lake_assets.errors import UnsupportedEventError
 from lake_assets.final.row_hash import hash_of_row
 from tests.final.test_whole_rows import change_feed, debezium, wal2json
 from tests.ingest.test_rejects import ITEMS, Stream
@@ -158,3 +159,16 @@ def test_rows_that_differ_in_microseconds_or_the_era_are_not_copies(spark_lake: 
         spark.conf.set("spark.sql.session.timeZone", zone)
     assert len(hashes[0]) == len(values)
     assert hashes[0] == hashes[1]
+
+
+def test_an_update_of_one_of_two_equal_rows_names_the_declaration_that_works(lake: Lake) -> None:
+    """With REPLICA IDENTITY FULL and duplicates, no columns are a key."""
+    row, changed = {"n": 1, "name": "a"}, {"n": 2, "name": "a"}
+    stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "columns": "*"}])
+    stream.run(*debezium(1, "c", None, row), *debezium(2, "c", None, row))
+    with pytest.raises(UnsupportedEventError) as caught:
+        stream.run(*debezium(3, "u", row, changed))
+    assert 'Declare `key: "*"` without `columns`, which tells rows apart by all of their values' in str(caught.value)
+    stream.declare(format="debezium", tables=[{"table": ITEMS, "key": "*"}])
+    stream.run()
+    assert counted(stream.rows("final.items")) == counted([row, changed])

@@ -20,6 +20,7 @@ from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.streams import Feed, pipeline
 
 FINAL = TableId.parse("final.items")
+DURATION = {"type": "int64", "name": "io.debezium.time.MicroDuration"}
 MODELS = [{"name": "agg.m", "sql": "SELECT count(*) AS c FROM final.t"}]
 
 
@@ -116,3 +117,40 @@ def test_rejected_records_are_said_until_they_are_read(lake: Lake) -> None:
     stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, "types": {"n": "string"}}])
     stream.run()
     assert reasons_of(lake, FINAL) == []
+
+
+def test_a_generated_column_of_the_snapshot_and_saturated_intervals_are_said(lake: Lake) -> None:
+    """`gen` is stored and generated, so pgoutput leaves it out; `old` is dropped after the first change."""
+    feed = Feed(lake, "public.t", models=[])
+    read = Table({"id": BIGINT, "a": INT, "gen": INT, "old": INT, "span": DURATION, "short": DURATION})
+    rows = [{"id": i, "a": i, "gen": i + 1, "old": 0, "span": 60, "short": 60} for i in (1, 2)]
+    outcomes = feed.deliver([Event(read, "r", (1, 1), row) for row in rows])
+    assert reasons(outcomes, "final.t") == []
+    stream = Table({c: s for c, s in read.columns.items() if c != "gen"})
+    changed = {"id": 1, "a": 10, "old": 0, "span": 2**63 - 1, "short": 2**63 - 2}
+    outcomes = feed.deliver([Event(stream, "u", (10, 11), changed)])
+    saturated, generated = reasons(outcomes, "final.t")
+    assert saturated.startswith("column span holds intervals that are longer than the stream can say")
+    assert generated.startswith("column gen is in the snapshot, but in no change after it")
+    dropped = Table({c: s for c, s in stream.columns.items() if c != "old"})
+    new = {"id": 3, "a": 30, "span": -(2**63), "short": 1}
+    outcomes = feed.deliver([Event(dropped, "c", (20, 21), new)])
+    assert reasons(outcomes, "final.t") == [saturated, generated]
+    assert {(r["id"], r["gen"]) for r in feed.rows("final.t").collect()} == {(1, 2), (2, 3), (3, None)}
+
+    # What the message proposes; and intervals that fit again.
+    feed.pipeline = pipeline({"table": "public.t", "columns": ["*", "a + 1 AS gen"]})
+    fits = [Event(dropped, "u", (30, 31 + i), {"id": i, "a": 10 * i, "span": 60, "short": 1}) for i in (1, 3)]
+    assert reasons(feed.deliver(fits), "final.t") == []
+    assert {(r["id"], r["gen"]) for r in feed.rows("final.t").collect()} == {(1, 11), (2, 3), (3, 31)}
+
+
+def test_a_column_that_was_dropped_right_after_the_snapshot_is_dismissed_as_the_message_says(lake: Lake) -> None:
+    feed = Feed(lake, "public.t")
+    read, stream = Table({"id": BIGINT, "a": INT, "gone": INT}), Table({"id": BIGINT, "a": INT})
+    feed.deliver([Event(read, "r", (1, 1), {"id": 1, "a": 1, "gone": 1})])
+    (reason,) = reasons(feed.deliver([Event(stream, "u", (10, 11), {"id": 1, "a": 2})]), "final.t")
+    assert reason.endswith("declare `rename: {gone: gone}`")
+    feed.pipeline = pipeline({"table": "public.t", "rename": {"gone": "gone"}})
+    for at in (20, 30):
+        assert reasons(feed.deliver([Event(stream, "u", (at, at + 1), {"id": 1, "a": at})]), "final.t") == []

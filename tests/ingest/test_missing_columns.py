@@ -204,3 +204,25 @@ def test_a_rename_that_changes_case_only_goes_through_declared_or_not(lake: Lake
     feed.deliver([Event(lower, "u", (40, 41), {"id": 20, "name": "c"})])
     assert feed.rows("final.t").columns == ["id", "name"]
     assert rows_of(feed.rows("final.t")) == Counter({(10, "b"): 1, (20, "c"): 1})
+
+
+KEYLESS = {
+    "debezium": '{{"before": null, "after": {{{id}"n": 1}}, "op": "c", "source": {source}}}',
+    "change-set": '{{"FLAG": "I", {id}"n": 1, "CDC_TIMESTAMP": "2026-01-01 00:00:00"}}',
+    "simplified": '{{"changeType": "insert", "timestamp": "1", "schema": "public", "table": "items", "columnNames": '
+    '[{names}"n"], "columnValues": [{values}1]}}',
+}
+
+
+@pytest.mark.parametrize("form", KEYLESS)
+def test_a_null_key_is_called_null_and_a_missing_one_missing(spark_lake: Lake, form: str) -> None:
+    source = '{"schema": "public", "table": "items", "lsn": 7, "sequence": "[\\"1\\",\\"7\\"]"}'
+    null = KEYLESS[form].format(id='"id": null, ', names='"id", ', values="null, ", source=source)
+    missing = KEYLESS[form].format(id="", names="", values="", source=source)
+    good = KEYLESS[form].format(id='"id": 1, ', names='"id", ', values="1, ", source=source)
+    reader = Reader(spark_lake, form)
+    reader.read([good, null])
+    assert (reader.bad, list(reader.rows)) == (["key column id is null"], [1])
+    reader.bad.clear()
+    reader.read([good, missing])
+    assert reader.bad == ["key column id is missing"]

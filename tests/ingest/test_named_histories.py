@@ -193,7 +193,7 @@ def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: L
     [
         ("n", {"n": 2**40}, "n does not fit int"),
         ("n", {"n": "many"}, "n does not fit int"),
-        ("id", {"id": None}, "key column id is missing"),
+        ("id", {"id": None}, "key column id is null"),
         ("op", None, "no such op"),
     ],
 )

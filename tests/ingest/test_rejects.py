@@ -97,6 +97,7 @@ def test_each_kind_of_bad_record_is_put_down_and_the_good_ones_go_on(lake: Lake)
         change("upsert", 4, id=4, n=4),
         change("update", 5, id=1, n=11),
         change("insert", 6, id=99999999999, n=6),
+        change("insert", 7, id=None, n=7),
     )
     assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 11)]
     assert stream.rejected() == [
@@ -106,9 +107,10 @@ def test_each_kind_of_bad_record_is_put_down_and_the_good_ones_go_on(lake: Lake)
         (4, None, "not UTF-8 ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)"),
         (5, None, "no such changeType: 'upsert'"),
         (7, "public.items", "id does not fit int: 99999999999"),
+        (8, "public.items", "key column id is null"),
     ]
     assert outcomes["raw.events"].details == {"rejected": 3}
-    assert outcomes["staging.items"].details["rejected"] == 3
+    assert outcomes["staging.items"].details["rejected"] == 4
     assert {o.status for o in stream.run().values()} == {"nothing"}
 
 

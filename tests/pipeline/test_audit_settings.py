@@ -111,7 +111,7 @@ def test_a_patterns_audits_are_those_of_each_of_its_tables(tmp_path: Path) -> No
         ("{sql: 'SELECT 1 FROM {table}'}", "needs a `name`"),
         ("{name: s, sql: 'SELECT 1 FROM final.t'}", "has to contain {table}"),
         ("{name: s, sql: 'SELECT 1 FROM {table} WHERE ('}", "line 1 of its SQL"),
-        ('{name: s, sql: "SELECT \'x FROM {table}"}', "an unclosed quote"),
+        ('{name: s, sql: "SELECT \'x FROM {table}"}', "a quote or comment that begins here is not closed"),
         ("{name: s, sql: 'DELETE FROM {table}'}", "has to be one SELECT"),
         ("{name: s, sql: 'SELECT 1 FROM {table}, users'}", "names table users: write layer.table"),
         ("{not_null: a, severity: bad}", "'error' or 'warn'"),
@@ -184,11 +184,15 @@ def test_check_tells_columns_and_tables_that_are_not_there(tmp_path: Path, plain
         "  models:\n    - name: agg.m\n      sql: SELECT id AS k FROM final.shops\n"
         "      audits: [{not_null: id}]\n"
     )  # fmt: skip
-    assert sorted(mistakes(load(tmp_path, text), plain_lake), reverse=True) == [
-        "final.users: audit s, line 1 of its SQL: no column no in {table}: it has id, __deleted",
-        "final.users: audit relationships_id: no column code: final.cities has id",
-        "final.users: audit not_null_nope names nope, and the table has id, __deleted",
-        "final.users: audit not_null__op names _op, and the table has id, __deleted",
-        "final.users: audit gone reads final.gone, which neither exists in the lake nor is declared",
-        "agg.m: audit not_null_id names id, and the table has k",
-    ]
+    file = tmp_path / "defs.yaml"
+    users, model = (f"{file}, line {text[: text.index(at)].count(chr(10)) + 1}: " for at in ("audits:", "audits: [{"))
+    assert sorted(mistakes(load(tmp_path, text), plain_lake)) == sorted(
+        [
+            f"{users}final.users: audit s, line 1 of its SQL: no column no in {{table}}: it has id, __deleted",
+            f"{users}final.users: audit relationships_id: no column code: final.cities has id",
+            f"{users}final.users: audit not_null_nope names nope, and the table has id, __deleted",
+            f"{users}final.users: audit not_null__op names _op, and the table has id, __deleted",
+            f"{users}final.users: audit gone reads final.gone, which neither exists in the lake nor is declared",
+            f"{model}agg.m: audit not_null_id names id, and the table has k",
+        ]
+    )

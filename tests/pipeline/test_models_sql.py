@@ -225,9 +225,9 @@ def test_what_a_query_tells_of_its_columns_is_checked_before_there_are_tables(tm
     result = check(Pipeline.load(file), lake)
     messages = sorted(line.replace(f"{file.parent}/", "") for line in result.mistakes)
     assert messages == [
-        "agg.c: `partitions` names nam, and the table has name",
         "defs.yaml, line 5: model agg.a: key usr is not an output column (did you mean user?); the output columns are user",
         "defs.yaml, line 6: model agg.b: range column cty is not an output column (did you mean city?); the output columns are city",
+        "defs.yaml, line 7: agg.c: `partitions` names nam, and the table has name",
         "defs.yaml, line 8: model agg.d: no column usr (did you mean user?): agg.e has user",
     ]
     assert "key, range of agg.f: agg.f does not exist before the first run" in result.open
@@ -251,7 +251,7 @@ def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, 
     wrong = "key: idd, order_by: [agee], track: [ctiy, age], partition_by: [days(at)], sort_by: [cty]"
     file = write(tmp_path, stream + table.format(wrong) + "\n")
     assert mistakes_of(file, lake) == [
-        f"final.people: `{setting}` names {missing}, and the columns are {existing}"
+        f"defs.yaml, line 10: final.people: `{setting}` names {missing}, and the columns are {existing}"
         for setting, missing, existing in (
             ("key", "idd (did you mean id?)", "age, city, id, later"),
             ("order_by", "agee (did you mean age?)", "age, city, id, later"),

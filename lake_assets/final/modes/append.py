@@ -47,8 +47,8 @@ def rebuild(target: Target, batch: Batch) -> DataFrame:
             )
         raise UnsupportedEventError(
             f"{spec.table}: {spec.staging} has no key, and {others} of its new events are not inserts: it is unknown "
-            f"which rows they change. Give the source table a primary key, {proposed_key(target)}, or declare "
-            "`on_change: ignore` to leave such events out"
+            f"which rows they change. {proposed_key(target)}. To leave such events out, declare "
+            "`on_change: ignore`"
         )
     events = batch.events.where(F.col(OP).isin(INSERT, READ))
     if others:

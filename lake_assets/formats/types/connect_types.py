@@ -114,8 +114,9 @@ _LOGICAL = {
     "io.debezium.time.MicroTime": _clock(6),
     "io.debezium.time.NanoTime": _clock(9),
     "io.debezium.time.ZonedTime": Reading("string"),
-    "io.debezium.time.MicroDuration": Reading("bigint", (_INT,)),
-    "io.debezium.time.NanoDuration": Reading("bigint", (_INT,)),
+    # Intervals of more than 292,271 years (292 as nanoseconds) arrive as the limits of 64 bits.
+    "io.debezium.time.MicroDuration": Reading("bigint", (_INT,), saturates=True),
+    "io.debezium.time.NanoDuration": Reading("bigint", (_INT,), saturates=True),
 }
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"

@@ -21,12 +21,14 @@ class Reading:
         loses_digits: SQL over `{t}` of a boolean: the value lacks digits of its text, so that another text may give the
             same value. A key does not take such values. None if that never happens.
         is_base64: whether the text is a number's bytes in base64, which may look like a number.
+        saturates: whether the source writes a value beyond the type's range as its greatest or smallest value.
     """
 
     type: str
     steps: tuple[str, ...] = ()
     loses_digits: str | None = None
     is_base64: bool = False
+    saturates: bool = False
 
     def inline(self, t: str) -> str:
         """Return all steps as one expression over `t`."""

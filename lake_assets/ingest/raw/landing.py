@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from lake_assets.errors import ConcurrentWriteError
+from lake_assets.errors import ConcurrentWriteError, UnsupportedEventError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, source_snapshots
 from lake_assets.ingest.raw.landing_folder import is_due, listing
@@ -140,6 +140,17 @@ def backlog(lake: LakeBase, raw: TableId) -> Backlog:
     return Backlog(len(files), size, round(size / bytes_per_record) if bytes_per_record else None)
 
 
+def unused_folder(raw: Table) -> str | None:
+    """Return the landing folder of a raw table if it is missing, or if the table has no record yet; else None.
+
+    Streams whose records Python code lands need no folder.
+    """
+    folder = raw.properties.get(LANDING_PROPERTY)
+    if not folder or find_property(raw, OFFSETS_PROPERTY):
+        return None
+    return folder if raw.metadata.current_snapshot_id is None or not Path(folder).exists() else None
+
+
 def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
     return [f for f in files if file_ledger.is_new(f, seen)]
 
@@ -234,6 +245,9 @@ def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
     pending = cut(pending_of_table(spec, raw, source, loaded), loaded, spec.batch)
     is_new = pending.mark is None and pending.lost is None
     if pending.is_absorbed or (is_new and pending.head.snapshot is None):
+        # A renamed column is told before the next record arrives.
+        if missing := spec.missing_columns(f.name for f in loaded.schema().fields):
+            raise UnsupportedEventError(missing)
         return total
     batch = TableBatch(lake, spec, raw, pending)
     batch.properties = to_properties({**known_marks(raw), str(source): pending.head})

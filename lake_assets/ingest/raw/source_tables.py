@@ -155,27 +155,20 @@ class TableBatch(Batch):
                     "to (old rows may be removed as whole files or by merge-on-read deletes). Read such a table in "
                     "models instead"
                 )
-            if missing := [c for c in self._columns() if c not in step.columns]:
-                raise UnsupportedEventError(
-                    f"{self.source} has no column {', '.join(missing)}; it has {', '.join(step.columns)}: correct "
-                    "`source` in the stream"
-                )
+            if missing := self.spec.missing_columns(step.columns):
+                raise UnsupportedEventError(missing)
             self.parts += 1
             self.bytes += sum(f.bytes for f in step.files)
             with step.icdc() as tables:
                 assert tables.after is not None
                 scan = self.lake.catalog.load_table(TableId.parse(tables.after).parts).scan(
-                    selected_fields=tuple(self._columns())
+                    selected_fields=self.spec.record_columns
                 )
                 number = 0
                 for rows in self._ordered(scan):
                     for row in rows:
                         number += 1
                         yield name, self._record(number, row)
-
-    def _columns(self) -> list[str]:
-        key = [self.spec.key_column] if self.spec.key_column else []
-        return list(dict.fromkeys([self.spec.column, *key, *self.spec.order]))
 
     def _ordered(self, scan: Any) -> Iterator[list[dict[str, Any]]]:
         if self.spec.order:

@@ -92,7 +92,9 @@ def rows_of(
     }
     columns = list(enumerate(plan.columns))
     record = ["record"] if _repeats_numbers(plan) else []
-    carried = [*record, "none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
+    named = {f"n{i}": c.is_named for i, c in columns if c.name in plan.key and c.is_named}
+    fixed_columns = [*record, "none", "no_place", *map(quote, fixed)]
+    carried = [*fixed_columns, *(f"{part}{i}" for part in "tu" for i, _ in columns), *named]
     texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
     texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {texts[i]} END" if c.unavailable else texts[i] for i, c in columns]
     stage = events.selectExpr(
@@ -103,11 +105,13 @@ def rows_of(
         *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
         *(f"{text} AS t{i}" for i, text in enumerate(texts)),
         *(f"{c.unavailable or 'false'} AS u{i}" for i, c in columns),
+        *([] if reads_texts else [f"{sql} AS {n}" for n, sql in named.items()]),
     )
     if reads_texts:
         left_out = (f"t{i} IS NULL AND ({c.left_out})" if c.left_out else "false" for i, c in columns)
         u = (f"u{i} OR ({condition}) AS u{i}" for i, condition in enumerate(left_out))
-        stage = stage.selectExpr(*record, "none", "no_place", *map(quote, fixed), *(f"t{i}" for i, _ in columns), *u)
+        n = (f"CASE WHEN t{name[1:]} IS NULL THEN {sql} END AS {name}" for name, sql in named.items())
+        stage = stage.selectExpr(*fixed_columns, *(f"t{i}" for i, _ in columns), *u, *n)
     stage = in_steps(stage, plan, carried)
     misfits = {c: _misfit(i, c, types[c.name]) for i, c in columns if c.steps}
     nulled = [why for c, why in misfits.items() if c.may_be_null]
@@ -151,11 +155,21 @@ def _problems(
         *([f"nullif(concat_ws({literal(SEPARATOR)}, {', '.join(rejecting)}), '')"] if rejecting else []),
         *(
             f"CASE WHEN {quote(OP)} <> {literal(TRUNCATE)} AND v{i} IS NULL AND NOT ({by_other}) "
-            f"THEN {literal(f'key column {c.name} is missing')} END"
+            f"THEN {_no_key(i, c)} END"
             for i, c in columns
             if c.name in plan.key
         ),
     ]  # fmt: skip
+
+
+def _no_key(i: int, column: EventColumn) -> str:
+    """Return SQL of the reason to reject an event without the value of a key column."""
+    null, missing, unknown = (
+        literal(f"key column {column.name} is {what}") for what in ("null", "missing", "null or missing")
+    )
+    return (
+        f"CASE n{i} WHEN true THEN {null} WHEN false THEN {missing} ELSE {unknown} END" if column.is_named else unknown
+    )
 
 
 def _absent_names(plan: EventPlan, absent: Sequence[str], elsewhere: Mapping[str, int]) -> list[str]:

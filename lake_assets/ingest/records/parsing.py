@@ -41,6 +41,8 @@ class Parsed:
         has_tombstones: whether `rows` has deletes that came as tombstones.
         since: position of the first record whose schema has a column, for the columns of `defaults` and new names.
         filled: the columns of `defaults` as the records describe them.
+        left_out: columns that the newest records do not have, while earlier ones or the table do.
+        saturating: columns in which the limits of bigint may stand for values beyond them.
     """
 
     rows: DataFrame | None
@@ -49,6 +51,8 @@ class Parsed:
     key_set: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
+    saturating: tuple[str, ...] = ()
     is_by_time: bool = False
     tombstones: tuple[DataFrame, ...] = ()
     has_tombstones: bool = False
@@ -113,6 +117,7 @@ def parse(
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
     parts: list[DataFrame] = []
+    left_out: list[str] = []
     for p in planned:
         part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema; the payload alone is about a fifth.
@@ -123,8 +128,8 @@ def parse(
         part = _with_transactions(part)
         absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = events_of(part, p.plan)
-        unavailable = _absent_columns(absent, p.plan, bases)
-        parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
+        left_out, elsewhere = _absent_columns(absent, p.plan, bases)
+        parts.append(rows_of(events, p.plan, columns, left_out, elsewhere, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
     defaults, renames = unreported(planned, existing, spec.rename)
@@ -140,6 +145,8 @@ def parse(
         key_set,
         defaults,
         renames,
+        tuple(c for c in left_out if c not in spec.not_renamed),
+        tuple(dict.fromkeys(c.name for p in planned for c in p.plan.columns if c.saturates)),
         is_by_time=any(p.plan.is_by_time for p in planned),
         tombstones=tombstones,
         since=since,

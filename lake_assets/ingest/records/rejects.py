@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.expressions import AlwaysTrue, EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
@@ -158,6 +159,22 @@ def landed(raw: Table, more: int) -> dict[str, str]:
     """Return the snapshot property of a landing that adds `more` unroutable records."""
     total = unrouted(raw) + more
     return {PROPERTY: str(total)} if total else {}
+
+
+def rejected_records(lake: LakeBase, raw: TableId, source_table: str | None = None) -> int:
+    """Return the number of rejected records of a raw table, as `lake-assets rejected` counts them.
+
+    Args:
+        lake: the lake.
+        raw: the raw table.
+        source_table: count those about this table; None: all.
+    """
+    table = lake.find(rejected_of(raw))
+    if table is None:
+        return 0
+    about = AlwaysTrue() if source_table is None else EqualTo("source_table", source_table)  # pyright: ignore[reportCallIssue]
+    rows = table.scan(row_filter=about, selected_fields=("position",)).to_arrow()
+    return len(set(rows["position"].to_pylist()))
 
 
 # --- events that could not be read ------------------------------------------------------------------------------

@@ -11,16 +11,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
 from lake_assets.formats.debezium_tombstones import REWRITE
-from lake_assets.formats.event_model import DELETE, MISFITS, OP, POSITION, TRUNCATE, UNAVAILABLE, EventColumn
+from lake_assets.formats.event_model import DELETE, MISFITS, OP, POSITION, READ, TRUNCATE, UNAVAILABLE, EventColumn
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import DOES_NOT_FIT
-from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging.staging_columns import set_property
+from lake_assets.ingest.staging.staging_rejects import at_limit
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
@@ -28,6 +28,8 @@ from lake_assets.lake.names import literal
 from lake_assets.tables.outcome import INEXACT
 
 PROPERTY = "lake-assets.not-exact"
+# Columns that records have left out, and that have been looked up (see `only_read`).
+LEFT_OUT_PROPERTY = "lake-assets.left-out"
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename`, `in-place`, `misfits`, `time`, `tombstones`, `snapshot`, `deletes` or
-            `log`.
+        kind: `rejected`, `default`, `rename`, `in-place`, `misfits`, `generated`, `saturated`, `time`, `tombstones`,
+            `snapshot`, `deletes` or `log`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any; of a snapshot, the position of its first record.
@@ -113,6 +115,27 @@ def misfitting_columns(lake: LakeBase, staging: TableId) -> list[str]:
     rows = lake.spark().table(lake.sql_name(staging)).where(F.col(MISFITS).isNotNull())
     names = rows.select(F.explode(MISFITS).alias("m")).select(F.expr(f"split_part(m, {literal(DOES_NOT_FIT)}, 1)"))
     return sorted(r[0] for r in names.distinct().collect())
+
+
+def generated(column: str) -> Reason:
+    """Return the reason for a column that a snapshot has and the changes after it leave out."""
+    return Reason(
+        "generated",
+        f"column {column} is in the snapshot, but in no change after it: rows that have changed since hold its old "
+        "value, and new rows null. A stored generated column is left out of Postgres's stream: compute it in "
+        f"`columns`, or in a model. If the column was dropped instead, declare `rename: {{{column}: {column}}}`",
+        (column,),
+    )
+
+
+def saturated(column: str) -> Reason:
+    """Return the reason for a column with values that stand for ones beyond its type."""
+    return Reason(
+        "saturated",
+        f"column {column} holds intervals that are longer than the stream can say (292,271 years in microseconds): "
+        "they arrived as the greatest or the smallest bigint",
+        (column,),
+    )
 
 
 def deletes_without_row(count: int) -> Reason:
@@ -237,10 +260,10 @@ def of_staging(
     reasons = [
         r
         for r in dict.fromkeys((*before, *seen))
-        if r.kind != "rejected" and (r.kind != "rename" or _is_undeclared(r, spec)) and columns.issuperset(r.columns)
+        if r.kind != "rejected" and _is_undeclared(r, spec) and columns.issuperset(r.columns)
     ]
     if has_rejects or any(r.kind == "rejected" for r in stored):
-        count = _rejected_records(lake, spec.raw, str(spec.source_table))
+        count = rejected_records(lake, spec.raw, str(spec.source_table))
         reasons += [rejected(count)] if count else []
     if reasons or stored:
         store(lake, spec.table, reasons)
@@ -248,17 +271,40 @@ def of_staging(
 
 
 def _is_undeclared(reason: Reason, spec: StagingSpec) -> bool:
+    """Whether the declaration does not say otherwise."""
+    if reason.kind == "generated":
+        return reason.columns[0] not in spec.not_renamed
+    if reason.kind != "rename":
+        return True
     old, new = (spec.rename.get(c, c) for c in reason.columns)
     return old != new and reason.columns[0] not in spec.not_renamed
 
 
-def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
-    rejects = lake.find(rejected_of(raw))
-    if rejects is None:
-        return 0
-    is_about = EqualTo("source_table", source_table)  # pyright: ignore[reportCallIssue]
-    rows = rejects.scan(row_filter=is_about, selected_fields=("position",)).to_arrow()
-    return len(set(rows["position"].to_pylist()))
+def only_read(lake: LakeBase, spec: StagingSpec, left_out: Sequence[str], *, is_whole: bool) -> list[str]:
+    """Return the columns that snapshots have and no change has; the others of them were dropped.
+
+    Each column is looked up once, when it is first left out.
+
+    Args:
+        lake: the lake.
+        spec: the staging table, which holds the events.
+        left_out: columns that the newest records do not have.
+        is_whole: whether all records were read again, so that earlier look-ups do not count.
+    """
+    loaded = lake.table(spec.table)
+    stored = json.loads(loaded.properties.get(LEFT_OUT_PROPERTY, "[]"))
+    existing = {f.name for f in loaded.schema().fields}
+    new = [c for c in left_out if c in existing and (is_whole or c not in stored)]
+    if not new:
+        return []
+    looks = [
+        f"coalesce(bool_or({quote(c)} IS NOT NULL AND {quote(OP)} {sign} {literal(READ)}), false)"
+        for c in new
+        for sign in ("=", "<>")
+    ]
+    found = iter(lake.spark().table(lake.sql_name(spec.table)).selectExpr(*looks).collect()[0])
+    set_property(lake, spec.table, LEFT_OUT_PROPERTY, json.dumps(sorted({*stored, *new})))
+    return [c for c, is_read, is_changed in zip(new, found, found, strict=True) if is_read and not is_changed]
 
 
 # Kinds of reasons that a final table sees itself. Those of events are counted over all steps.
@@ -323,6 +369,11 @@ def _shows(lake: LakeBase, table: TableId, staging: TableId, columns: Columns, r
     listed = [columns.names.get(c) for c in reason.columns]
     if None in listed:
         return False
+    if reason.kind == "generated":
+        return True  # its old values do not show
+    if reason.kind == "saturated":
+        limits = at_limit(quote(listed[0] or ""))
+        return not lake.spark().table(lake.sql_name(table)).where(limits).limit(1).isEmpty()
     *old, new = (F.col(quote(c or "")) for c in listed)
     lacking = new.isNull()
     for column in old:

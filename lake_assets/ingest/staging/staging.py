@@ -340,8 +340,10 @@ def _inexact(
     is_whole: bool = False,
 ) -> tuple[exactness.Reason, ...]:
     """Store and return the reasons why the table, and tables downstream, are not exact."""
-    seen: list[exactness.Reason] = []
+    seen = [exactness.saturated(c) for c in written.saturated]
     if parsed is not None:
+        left_out = [c for c in parsed.left_out if c not in {old for old, _ in parsed.renames}]
+        seen += [exactness.generated(c) for c in exactness.only_read(lake, spec, left_out, is_whole=is_whole)]
         seen += [exactness.added_with_default(parsed.filled[c], parsed.since.get(c)) for c in parsed.defaults]
         seen += [exactness.renamed(old, new, spec.rename, parsed.since.get(new)) for old, new in parsed.renames]
         seen += [exactness.by_time()] if parsed.is_by_time else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -10,7 +12,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import Parsed
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, quote
 
 
 def record_rejects(
@@ -22,32 +24,45 @@ def record_rejects(
     if rejected is None or not reasons:
         return []
     name = str(spec.table)
-    rejects.check_limit(name, spec.max_rejected, len(reasons), records.count(), reasons[0]["reason"])
+    rejects.check_limit(name, spec.max_rejected, records_in(reasons), records.count(), reasons[0]["reason"])
     first, last = reasons[0]["position"], reasons[-1]["position"]
     rejects.reject(lake, spec.raw, str(spec.source_table), _described(rejected, records), first, last)
     return reasons
 
 
-def batch_stats(rows: DataFrame | None) -> Row | None:
+def records_in(rejected: Sequence[Row]) -> int:
+    """Return the number of records that rejects, each with its `position`, belong to: a record may hold many events."""
+    return len({r["position"] for r in rejected})
+
+
+def batch_stats(rows: DataFrame | None, parsed: Parsed) -> Row | None:
     """Return counts, and the first and last position, of a batch; None if it holds no event."""
     if rows is None:
         return None
     stats = rows.agg(
-        *event_counts(rows),
+        *event_counts(rows, parsed),
         F.min(POSITION).alias("first"),
         F.max(POSITION).alias("last"),
     ).collect()[0]
     return stats if stats["events"] else None
 
 
-def event_counts(rows: DataFrame) -> list[Column]:
-    """Return the aggregates `events`, `bad` (events to reject) and `misfits` (events with values that do not fit)."""
+def event_counts(rows: DataFrame, parsed: Parsed) -> list[Column]:
+    """Return the aggregates `events`, `bad` (events to reject), `misfits` (events with values that do not fit) and
+    `saturated0`, ... (whether a value of a column of `parsed.saturating` stands for one beyond the type)."""
+    limits = (f"coalesce(bool_or({BAD} IS NULL AND {at_limit(quote(c))}), false)" for c in parsed.saturating)
     misfits = f"{BAD} IS NULL AND {MISFITS} IS NOT NULL" if MISFITS in rows.columns else "false"
     return [
         F.count(F.lit(1)).alias("events"),
         F.count(BAD).alias("bad"),
         F.expr(f"count_if({misfits}) AS misfits"),
+        *(F.expr(f"{limit} AS saturated{i}") for i, limit in enumerate(limits)),
     ]
+
+
+def at_limit(value: str) -> str:
+    """Return SQL of a boolean: a bigint is the greatest or the smallest one."""
+    return f"({value} IN (9223372036854775807L, -9223372036854775807L - 1L))"
 
 
 def _bad(rows: DataFrame | None, parsed: Parsed) -> DataFrame | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, Observation, Row
@@ -37,7 +38,7 @@ from lake_assets.ingest.staging.staging_columns import (
     set_property,
     sort_by,
 )
-from lake_assets.ingest.staging.staging_rejects import batch_stats, event_counts, record_rejects
+from lake_assets.ingest.staging.staging_rejects import batch_stats, event_counts, record_rejects, records_in
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks
@@ -55,10 +56,11 @@ class Written:
 
     Attributes:
         events: number of good events; None if there was none to create the table from.
-        rejected: number of rejected records and events.
+        rejected: number of rejected records.
         bad: rows with their `position`.
         changes: changes of the table's columns.
         misfits: number of good events with values that do not fit and are null instead.
+        saturated: columns with values that stand for ones beyond their type.
     """
 
     events: int | None
@@ -66,6 +68,7 @@ class Written:
     bad: tuple[Row, ...] = ()
     changes: tuple[Change, ...] = ()
     misfits: int = 0
+    saturated: tuple[str, ...] = ()
 
     def details(self) -> dict[str, object]:
         """Details of the outcome."""
@@ -75,6 +78,14 @@ class Written:
         if self.changes:
             details["schema_changes"] = [f"{c.kind} {c.column} {c.type}" for c in self.changes]
         return details
+
+
+def _written(
+    events: int, bad: Sequence[Row], changes: Sequence[Change], stats: Mapping[str, Any], parsed: Parsed
+) -> Written:
+    """Return what was written; `stats` are the results of `event_counts`."""
+    saturated = tuple(c for i, c in enumerate(parsed.saturating) if stats[f"saturated{i}"])
+    return Written(events, records_in(bad), tuple(bad), tuple(changes), stats["misfits"], saturated)
 
 
 def may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed, is_little: bool) -> bool:
@@ -93,7 +104,7 @@ def append_batch(
     assert parsed.rows is not None
     changes = prepare(lake, spec, parsed.rows, parsed)
     seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
-    good = observed(parsed.rows, seen, *event_counts(parsed.rows), *look.columns)
+    good = observed(parsed.rows, seen, *event_counts(parsed.rows, parsed), *look.columns)
     rows = _with_table_columns(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
     rejected: list[Row] = []
 
@@ -108,7 +119,7 @@ def append_batch(
         written = merge_batch(lake, spec, records, parsed, marks)
         return replace(written, changes=(*changes, *written.changes))
     events = seen.get["events"] - seen.get["bad"]
-    return Written(events, len(rejected), tuple(rejected), tuple(changes), seen.get["misfits"])
+    return _written(events, rejected, changes, seen.get, parsed)
 
 
 def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
@@ -261,7 +272,7 @@ def _split_and_write(
         if rows is not None and sql is not None:
             kind = kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
             rows = with_unplaced(rows, sql, kind) if kind else rows
-        stats = batch_stats(rows)
+        stats = batch_stats(rows, parsed)
         bad: list[Row] = []
         if (stats and stats["bad"]) or parsed.refused is not None:
             bad = record_rejects(lake, spec, rows, parsed, records)
@@ -270,9 +281,9 @@ def _split_and_write(
         if rows is not None and stats is not None:
             changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats)
         if stats is None or changes is None:
-            return Written(None, len(bad), tuple(bad))
+            return Written(None, records_in(bad), tuple(bad))
         _record_kind(lake, spec, kind)  # the table may just have been created
-        return Written(stats["events"] - stats["bad"], len(bad), tuple(bad), tuple(changes), stats["misfits"])
+        return _written(stats["events"] - stats["bad"], bad, changes, stats.asDict(), parsed)
     finally:
         if parsed.rows is not None:
             parsed.rows.unpersist()

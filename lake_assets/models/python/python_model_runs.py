@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture, capture
+from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
@@ -145,7 +146,7 @@ def _due(lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins, rebuild: str
         check_owner_in(target, spec.table, spec.pipeline)
     windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
     if begun and all(w.is_absorbed for w in windows.values()):
-        return Outcome(name, "nothing")
+        return Outcome(name, "nothing", why=renamed_text({str(s): (tables[s], w.start) for s, w in windows.items()}))
     afresh = "" if begun else rebuild or ("first run" if target is None else "its declaration changed")
     if begun and (moved := [f"{s}.{c}" for s, w in windows.items() for c in replaced_columns(tables[s], w)]):
         afresh = f"the name {', '.join(moved)} now belongs to another column"

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import OptimizeError, ParseError, SchemaError, SqlglotError, TokenError
+from sqlglot.errors import OptimizeError, SchemaError, SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
+from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
@@ -26,7 +27,7 @@ from lake_assets.models.sql.compiler import compiled
 from lake_assets.models.sql.constant_rows import generated_rows, table_functions_as_queries
 from lake_assets.models.sql.result_key import is_ordered, result_key, top_operator
 from lake_assets.models.sql.scopes import Uncompilable
-from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error, open_quote
+from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error
 from lake_assets.models.sql.sql_functions import warnings, wide_generator
 from lake_assets.models.sql.sql_rewrite import (
     named_windows_inlined,
@@ -89,18 +90,12 @@ def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
         ModelError: it is not a single SELECT; the message names the line.
     """
     try:
-        statements = sqlglot.parse(sql, dialect=DIALECT)
-    except ParseError as e:
-        at = e.errors[0] if e.errors else {}
-        what = str(at.get("description", e))
+        statements = parse_statements(sql)
+    except SqlSyntaxError as e:
+        what = e.text
         if is_maintained and "{{" in sql:
             what = f"{what}: templates are for models that declare how their rows are applied, with `write`"
-        raise model_error(name, [(at.get("line"), what)]) from e
-    except TokenError as e:
-        raise model_error(name, [(open_quote(sql), "a quote or comment that begins here is not closed")]) from e
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
-        # sqlglot raises these itself, as for `map(a)`, whose second argument it expects.
-        raise ModelError(f"model {name}: its SQL cannot be read: does a call lack an argument? ({e})") from e
+        raise model_error(name, [(e.line, what)]) from e
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise ModelError(
             f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"

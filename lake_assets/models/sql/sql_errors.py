@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,18 +66,6 @@ def line_of(node: exp.Expr) -> int | None:
     """Return the line of the first name in a part of a parsed query; None if unknown."""
     lines = (i.meta_get("line") for i in node.find_all(exp.Identifier, bfs=False))
     return min((int(line) for line in lines if line), default=None)
-
-
-_QUOTED = re.compile(
-    r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?P<open>['"`]|/\*)""",
-    re.DOTALL,
-)
-
-
-def open_quote(sql: str) -> int | None:
-    """Return the line of the first unclosed quote or comment; None if all are closed."""
-    starts = (m.start() for m in _QUOTED.finditer(sql) if m["open"])
-    return next((1 + sql.count("\n", 0, start) for start in starts), None)
 
 
 def column_problems(query: exp.Query, schemas: Mapping[TableId, Iterable[str]]) -> list[tuple[int | None, str]]:

@@ -20,6 +20,7 @@ from pyspark.errors import (
 )
 
 from lake_assets.capture import Capture, capture
+from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.errors import (
     DefinitionChangedError,
     HistoryError,
@@ -112,7 +113,10 @@ def _due(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> _
     is_current = target is not None and is_same_query(target, spec)
     windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
     if begun and all(w.is_absorbed for w in windows.values()):
-        return Outcome(name, "nothing")
+        why = renamed_text({str(s): (tables[s], w.start) for s, w in windows.items()})
+        if why:
+            planned(spec, tables)  # a query that reads such a column fails now, not with the next change
+        return Outcome(name, "nothing", why=why)
     if target is not None and not is_current and not rebuild and spec.on_query_change == "stop" and known_marks(target):
         raise DefinitionChangedError(
             f"{name} was built by another query, or with other partitions, and the model declares `on_query_change: "

@@ -6,12 +6,12 @@ Dagster checks these as well when it loads definitions, but cannot name the line
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from lake_assets.pipeline.config.setting_types import OrText, Strict, listed, seconds_of
+from lake_assets.pipeline.config.setting_types import OrText, Strict, combination, listed, seconds_of
 from lake_assets.tables.specs import Freshness, Shown
 
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
@@ -53,19 +53,17 @@ class FreshnessSettings(Strict):
             )
         return value
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> FreshnessSettings:
+    @combination
+    def _one_kind(self) -> Iterator[str]:
         if (self.fail is None) == (self.cron is None):
-            raise ValueError("freshness is a maximum age (`fail`) or a deadline (`cron`): exactly one of them")
+            yield "freshness is a maximum age (`fail`) or a deadline (`cron`): exactly one of them"
+            return
         if self.cron is not None and (self.within is None or self.warn is not None):
-            raise ValueError(
-                "`cron` needs `within` (how long before a deadline a materialization counts), and no `warn`"
-            )
+            yield ("`cron` needs `within` (how long before a deadline a materialization counts), and no `warn`")
         if self.fail is not None and self.within is not None:
-            raise ValueError("`within` goes with `cron`")
+            yield "`within` goes with `cron`"
         if self.fail is not None and self.warn is not None and seconds_of(self.warn) >= seconds_of(self.fail):
-            raise ValueError(f"`warn` ({self.warn}) has to be shorter than `fail` ({self.fail})")
-        return self
+            yield f"`warn` ({self.warn}) has to be shorter than `fail` ({self.fail})"
 
     @property
     def policy(self) -> Freshness:

@@ -8,15 +8,22 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-import sqlglot
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 from sqlglot import exp
-from sqlglot.errors import ParseError, TokenError
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
+from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.pipeline.config.setting_types import ColumnName, Columns, OrText, Strict, as_value_errors, share_of
+from lake_assets.pipeline.config.setting_types import (
+    ColumnName,
+    Columns,
+    OrText,
+    Strict,
+    as_value_errors,
+    combination,
+    share_of,
+)
 from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
@@ -119,19 +126,19 @@ class AuditOfTable(Strict):
         """The declared kinds."""
         return [k for k in _kinds(type(self)) if getattr(self, k) is not None]
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> AuditOfTable:
+    @combination
+    def _one_kind(self) -> Iterator[str]:
         if len(self.kinds) != 1:
             listed = ", ".join(_kinds(type(self)))
-            raise ValueError(f"an audit has one kind ({listed}), and this one has {len(self.kinds)}")
+            yield f"an audit has one kind ({listed}), and this one has {len(self.kinds)}"
+            return
         kind = self.kinds[0]
         if getattr(self, kind) in ([], {}) and kind not in _ALONE:
-            raise ValueError(f"`{kind}` names no column")
+            yield f"`{kind}` names no column"
         if empty := [c for c, values in (self.accepted_values or {}).items() if not values]:
-            raise ValueError(f"`accepted_values` of {', '.join(empty)}: list at least one")
+            yield f"`accepted_values` of {', '.join(empty)}: list at least one"
         if self.sql is not None and self.name is None:
-            raise ValueError("an audit in `sql` needs a `name`: reports of failures show it")
-        return self
+            yield "an audit in `sql` needs a `name`: reports of failures show it"
 
 
 class AuditOfModel(AuditOfTable):
@@ -236,12 +243,10 @@ def parse_assertion(sql: str) -> exp.Query:
     if PLACEHOLDER not in sql:
         raise PipelineError(f"the SQL of an audit has to contain {PLACEHOLDER}, which stands for the audited table")
     try:
-        statements = sqlglot.parse(sql.replace(PLACEHOLDER, ".".join(AUDITED.parts)), dialect=DIALECT)
-    except ParseError as e:
-        first = e.errors[0] if e.errors else {}
-        raise PipelineError(f"line {first.get('line')} of its SQL: {first.get('description', e)}") from e
-    except TokenError as e:
-        raise PipelineError(f"its SQL has an unclosed quote or comment: {e}") from e
+        statements = parse_statements(sql.replace(PLACEHOLDER, ".".join(AUDITED.parts)))
+    except SqlSyntaxError as e:
+        text = e.text.replace(".".join(AUDITED.parts), PLACEHOLDER)
+        raise PipelineError(f"line {e.line or 1} of its SQL: {text}") from e
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise PipelineError("the SQL of an audit has to be one SELECT, which returns the failing rows")
     return statements[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlglot import exp
 
-from lake_assets.errors import CorruptMetadataError, ModelError, PipelineError
+from lake_assets.errors import CorruptMetadataError, ModelError, PipelineError, TableClaimedError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
@@ -18,27 +18,46 @@ from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.raw_tables import routes
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
-from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.query_text import without_catalog
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
+from lake_assets.pipeline.config.declaration_mistakes import (
+    collected,
+    foreign_mistakes,
+    once_each,
+    with_existing_sources,
+)
 from lake_assets.pipeline.config.flag_settings import row_layout
-from lake_assets.pipeline.config.job_settings import job_specs
+from lake_assets.pipeline.config.job_settings import job_spec
 from lake_assets.pipeline.config.layer_tables import LayerTables, batch_size
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
-from lake_assets.pipeline.config.python_models import python_specs
+from lake_assets.pipeline.config.python_models import python_spec
+from lake_assets.pipeline.config.setting_lines import Place, SettingLines
 from lake_assets.pipeline.config.shared_names import Claim, refused
-from lake_assets.pipeline.config.sql_positions import ModelText, circles_of, line_of_table
-from lake_assets.pipeline.table_graph import Spec, lookups_of, ordered
+from lake_assets.pipeline.config.sql_positions import ModelText, circles_of
+from lake_assets.pipeline.table_graph import Spec, ordered
+from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.specs import Limit
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """The tables that a pipeline declares, and what is wrong with their declarations.
+
+    Attributes:
+        specs: the tables, upstream first, without those whose declaration cannot be used.
+        mistakes: what is wrong, each with file and line if the pipeline was read from a file.
+        places: by table, the place of its declaration in the settings.
+    """
+
+    specs: list[Spec]
+    mistakes: list[PipelineError]
+    places: Mapping[TableId, Place]
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,9 @@ class DeclaredTables:
         python: its Python models.
         folder: the folder that files and programs of jobs are relative to.
         refused: by SQL model over changes, why its SQL cannot be used.
+        lines: the lines of its settings; None: they were not read from a file.
+        left_out: names, without layer, of the tables that were left out of `config` because of mistakes; None: some of
+            them are unknown.
     """
 
     config: PipelineConfig
@@ -58,6 +80,16 @@ class DeclaredTables:
     python: Sequence[PythonModel] = ()
     folder: Path = field(default_factory=Path)
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    lines: SettingLines | None = None
+    left_out: frozenset[str] | None = frozenset()
+
+    def at(self, *place: int | str) -> str:
+        """Return `FILE, line N: ` of a setting; empty if the settings were not read from a file."""
+        return self.lines.at(*place) if self.lines else ""
+
+    def may_declare(self, table: TableId) -> bool:
+        """Whether the pipeline may have a table that is not among its specs: of a pattern, or left out for mistakes."""
+        return self.has_patterns or self.left_out is None or table.name in self.left_out
 
     @property
     def _queries(self) -> list[SqlModel]:
@@ -86,35 +118,62 @@ class DeclaredTables:
             TableClaimedError: two declarations claim one table.
             PipelineError: Python models or jobs depend on each other in a circle, or read a table that nothing creates.
         """
-        claims = [
-            (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
-        ]
+        found = self.read(lake, alone=alone)
+        if found.mistakes:
+            is_claim = all(isinstance(m, TableClaimedError) for m in found.mistakes)
+            raise (TableClaimedError if is_claim else PipelineError)("\n".join(map(str, found.mistakes)))
+        return found.specs
+
+    def read(self, lake: LakeBase, *, alone: bool = True) -> Declarations:
+        """Return all tables with all mistakes in their declarations; see `specs`."""
+        mistakes: list[PipelineError] = []
+        placed = [*self._of_streams(lake, mistakes)]
+        placed += self._models(lake.config.name, {s.table for s, _ in placed}, mistakes)
+        made = [*(s.table for s, _ in placed), *(m.table for m in self.python)]
+        made += [TableId.parse(j.table) for j in self.config.jobs]
+        for model in self.python:
+            place = self._place_of(model)
+            with collected(mistakes):
+                spec = python_spec(lake, self.config.name, model, made, self.config, self.config)
+                placed.append((spec, place))
+        for i, job in enumerate(self.config.jobs):
+            with collected(mistakes, self.at("jobs", i, "audits")):
+                placed.append(
+                    (job_spec(self.config.name, job, self.folder, made, self.config, self.config), ("jobs", i))
+                )
+        places = {spec.table: place for spec, place in reversed(placed)}
+        specs = _with_readers(once_each(placed, self.config.name, self.lines, mistakes))
+        mistakes += foreign_mistakes(specs, self.config.name)
+        if alone:
+            specs = with_existing_sources(lake, specs, set(made), self.may_declare, self.config.name, mistakes)
+        with collected(mistakes):
+            specs = ordered(specs, self.config.name)
+        return Declarations(specs, mistakes, places)
+
+    def _of_streams(self, lake: LakeBase, mistakes: list[PipelineError]) -> Iterator[tuple[Spec, Place]]:
+        """Yield the tables of the streams, each with its place in the settings."""
+        streams = [(i, stream, self.raw(lake, stream)) for i, stream in enumerate(self.config.streams)]
+        yield from ((raw, ("streams", i)) for i, _, raw in streams)
+        claims = [(i, stream, raw, c, d) for i, stream, raw in streams for c, d in self._claims(lake, stream, raw)]
         models = [*(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)]
         models += [TableId.parse(j.table) for j in self.config.jobs]
-        refusals = refused(lake, [claim for _, _, claim, _ in claims], models)
-        specs: list[Spec] = [raw for _, raw in self._streams(lake)]
-        for stream, raw, claim, declared in claims:
+        refusals = refused(lake, [claim for _, _, _, claim, _ in claims], models)
+        for i, stream, raw, claim, declared in claims:
+            place = ("streams", i, "tables", next(n for n, t in enumerate(stream.tables) if t is declared))
             staging = self._staging(stream, raw, claim, declared)
             if claim in refusals:
-                specs.append(replace(staging, table=claim.instead, refused=refusals[claim]))
+                yield replace(staging, table=claim.instead, refused=refusals[claim]), place
                 continue
-            specs.append(staging)
+            yield staging, place
             if claim.final:
-                specs.append(self._final(stream, claim.final, staging, declared))
-        specs += self._models(lake.config.name, {s.table for s in specs})
-        declared_so_far = [s.table for s in specs]
-        specs += python_specs(lake, self.config.name, self.python, declared_so_far, self.config, self.config)
-        specs += job_specs(
-            self.config.name, self.config.jobs, self.folder, {s.table for s in specs}, self.config, self.config
-        )
-        specs = _with_readers(specs)
-        self._check_foreign(specs)
-        if alone:
-            specs = self._with_existing_sources(lake, specs)
-        return ordered(specs, self.config.name)
+                with collected(mistakes, self.at(*place, "audits")):
+                    audits = read_audits(claim.final, declared.audits)
+                    yield self._final(stream, claim.final, staging, declared, audits, self.at(*place, "key")), place
 
-    def _streams(self, lake: LakeBase) -> list[tuple[Stream, RawSpec]]:
-        return [(stream, self.raw(lake, stream)) for stream in self.config.streams]
+    def _place_of(self, model: PythonModel) -> Place:
+        """Return the place of a model over changes; of a Python model, that of the setting with its file."""
+        names = [m.name for m in self.config.models]
+        return ("models", names.index(str(model.table))) if str(model.table) in names else ("python",)
 
     def _claims(self, lake: LakeBase, stream: Stream, raw: RawSpec) -> Iterator[tuple[Claim, LayerTables]]:
         below = (stream.namespace,) if stream.namespace else ()
@@ -148,7 +207,15 @@ class DeclaredTables:
             shown=combined_settings([declared, stream, self.config], own=not declared.final),
         )
 
-    def _final(self, stream: Stream, table: TableId, staging: StagingSpec, declared: LayerTables) -> FinalSpec:
+    def _final(
+        self,
+        stream: Stream,
+        table: TableId,
+        staging: StagingSpec,
+        declared: LayerTables,
+        audits: tuple[Audit, ...],
+        key_at: str,
+    ) -> FinalSpec:
         by = declared.partitions.declared if declared.partitions else None
         return FinalSpec(
             table,
@@ -174,8 +241,9 @@ class DeclaredTables:
             order_by=tuple(declared.order_by),
             batch=batch_size(declared.max_wait, declared, stream, self.config),
             shown=combined_settings([declared, stream, self.config]),
-            audits=read_audits(table, declared.audits),
+            audits=audits,
             partitions=by,
+            key_at=key_at,
         )
 
     def _sources(
@@ -200,17 +268,23 @@ class DeclaredTables:
             refused |= dict.fromkeys(circle, why)
         return texts, {t: names for t, names in sources.items() if t not in refused}, refused
 
-    def _models(self, catalog: str, tables: Collection[TableId]) -> Iterator[ModelSpec]:
+    def _models(
+        self, catalog: str, tables: Collection[TableId], mistakes: list[PipelineError]
+    ) -> Iterator[tuple[ModelSpec, Place]]:
         tables = {*tables, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
         tables |= {TableId.parse(j.table) for j in self.config.jobs}
         texts, sources, refused = self._sources(catalog)
+        position = {id(m): i for i, m in enumerate(self.config.models)}
         for model in self._queries:
-            table = TableId.parse(model.name)
+            table, place = TableId.parse(model.name), ("models", position[id(model)])
             text, reads = texts[table], sources.get(table, ())
+            audits: tuple[Audit, ...] = ()
+            with collected(mistakes, self.at(*place, "audits")):
+                audits = read_audits(table, model.audits)
             # Only tables that read from outside of the pipeline wait for more changes.
             default = None if tables.intersection(reads) else self.config.max_wait
             wait = default if model.max_wait is None else model.max_wait
-            yield ModelSpec(
+            spec = ModelSpec(
                 table,
                 text.sql,
                 reads,
@@ -225,11 +299,12 @@ class DeclaredTables:
                 on_replaced=model.on_replaced,
                 batch=batch_size(wait, model, self.config),
                 shown=combined_settings([model, self.config]),
-                audits=read_audits(table, model.audits),
+                audits=audits,
                 comparisons=read_comparisons(model.audits),
                 partitions=model.partitions.declared if model.partitions else None,
                 refused=refused.get(table, ""),
             )
+            yield spec, place
 
     def raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
         """Return the raw table of a stream."""
@@ -253,50 +328,6 @@ class DeclaredTables:
             batch=batch_size(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
             shown=combined_settings([stream, self.config]),
         )
-
-    def _with_existing_sources(self, lake: LakeBase, specs: list[Spec]) -> list[Spec]:
-        """Refuse SQL models that read a table that nothing creates, unless a pattern may still match it.
-
-        Raises:
-            PipelineError: a Python model or a job reads such a table.
-        """
-        if self.has_patterns:
-            return specs
-        made = {s.table for s in specs}
-        others = [
-            (spec, s) for spec in specs for s in (*spec.sources, *lookups_of(spec)) if s not in made
-        ]  # fmt: skip
-        # Only lists names; each table is loaded when it is absorbed.
-        there = {t for namespace in {s.namespace for _, s in others} for t in lake.tables(namespace)}
-        declared = ", ".join(str(t) for t in sorted(made))
-        missing: dict[TableId, list[str]] = {}
-        for spec, source in others:
-            if source not in there:
-                near = nearest(str(source), map(str, (*made, *there)))
-                why = f"neither exists in the lake nor is declared{near}. Declared are: {declared}"
-                if is_gone(lake.find(spec.table), source):
-                    why = f"{GONE}{near}. Restore it, or read another table. {spec.table} keeps its rows"
-                missing.setdefault(spec.table, []).append(
-                    f"{_read_at(spec, source)}pipeline {self.config.name!r}: {spec.table} reads {source}, which {why}"
-                )
-        if stopping := [why for s in specs if not isinstance(s, ModelSpec) for why in missing.get(s.table, ())]:
-            raise PipelineError("\n".join(stopping))
-        return [
-            replace(s, refused="\n".join(missing[s.table])) if isinstance(s, ModelSpec) and s.table in missing else s
-            for s in specs
-        ]
-
-    def _check_foreign(self, specs: Sequence[Spec]) -> None:
-        own = {"/".join(s.table.parts) for s in specs}
-        wrong = [(s.table, key) for s in specs for key in s.shown.depends_on if key in own]
-        if wrong:
-            raise PipelineError(
-                "\n".join(
-                    f"pipeline {self.config.name!r}: {table}: `depends_on` names {key}, a table of the same pipeline: "
-                    "tables that are read are dependencies anyway, and `depends_on` is for other assets"
-                    for table, key in wrong
-                )
-            )
 
     def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, LayerTables]]:
         named = [t for t in stream.tables if not t.is_pattern]
@@ -323,17 +354,6 @@ def _signal_tables(stream: Stream) -> frozenset[SourceTable]:
     """Return the tables of Debezium's signals that a stream declares by name."""
     declared = (SourceTable.parse(t.table) for t in stream.tables if not t.is_pattern)
     return frozenset(filter(is_signal_table, declared))
-
-
-def _read_at(spec: Spec, source: TableId) -> str:
-    if isinstance(spec, PythonModelSpec):
-        template = spec.model.function
-        if isinstance(template, SqlTemplate) and template.origin:
-            return f"{template.origin.at(template.line_of(source))}: "
-        return f"{spec.model.where}: "
-    if not isinstance(spec, ModelSpec) or spec.origin is None:
-        return ""
-    return f"{spec.origin.at(line_of_table(spec.sql, source))}: "
 
 
 def _landing(lake: LakeBase, stream: Stream) -> Path:

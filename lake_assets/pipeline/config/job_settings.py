@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from sqlglot import exp
 
 from lake_assets.errors import ModelError, PipelineError
@@ -24,7 +24,7 @@ from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
 from lake_assets.pipeline.config.layer_tables import Batches, batch_size
-from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, listed, seconds_of
+from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, combination, listed, seconds_of
 
 ByName = Annotated[list[str] | dict[str, str | dict[str, str]], BeforeValidator(listed)]
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -146,32 +146,27 @@ class JobSettings(Batches, TableSettings):
                 read_full(TableId.parse(info.data["table"]), value)
         return value
 
-    @model_validator(mode="after")
-    def _one_job(self) -> JobSettings:
+    @combination
+    def _one_job(self) -> Iterator[str]:
         kinds = ("command", "python", "notebook", "dbt")
         if len(given := [k for k in kinds if getattr(self, k)]) != 1:
             there = f"found {' and '.join(given)}" if given else "found none"
-            raise ValueError(f"{self.table}: a job is one of {', '.join(kinds)}: {there}")
+            yield f"{self.table}: a job is one of {', '.join(kinds)}: {there}"
         if self.audits and self.writes == "elsewhere":
-            raise ValueError(
-                f"{self.table}: `audits` check rows of the table, and with `writes: elsewhere` it has none"
-            )
+            yield (f"{self.table}: `audits` check rows of the table, and with `writes: elsewhere` it has none")
         if self.full is not None and self.writes == "elsewhere":
-            raise ValueError(
-                f"{self.table}: `full` has the rows of the table, and with `writes: elsewhere` it has none"
-            )
+            yield (f"{self.table}: `full` has the rows of the table, and with `writes: elsewhere` it has none")
         if self.env and self.python:
-            raise ValueError(f"{self.table}: `env` is for programs; a function runs in the environment of the run")
-        return self
+            yield f"{self.table}: `env` is for programs; a function runs in the environment of the run"
 
-    @model_validator(mode="after")
-    def _columns(self) -> JobSettings:
+    @combination
+    def _columns(self) -> Iterator[str]:
         with as_value_errors():
             settings = self.step("")
             columns = {"ranges": settings.ranges, "keys": settings.keys}
             check_columns(settings.table, columns, settings.sources)
         if both := set(settings.sources) & {*settings.lookups, settings.table}:
-            raise ValueError(f"{self.table}: {', '.join(map(str, sorted(both)))} cannot be an input and something else")
+            yield f"{self.table}: {', '.join(map(str, sorted(both)))} cannot be an input and something else"
         known = ["table", "id", "is_empty", "is_initial", "properties", "spark_conf"]
         known += [f"{end}.{name}" for name in settings.ranges for end in ("low", "high", "nulls")]
         known += [f"{what}.{s}" for s in settings.sources for what in _OF_SOURCES]
@@ -179,11 +174,10 @@ class JobSettings(Batches, TableSettings):
         output = self.notebook.output if self.notebook else None
         for name in sorted(names_in([*self.command, *self.env.values(), *([output] if output else [])])):
             if name not in known:
-                raise ValueError(
+                yield (
                     f"{self.table}: no parameter is called {name!r}{nearest(name, known)}: known: {', '.join(known)}. "
                     "A brace that is meant as such is written twice"
                 )
-        return self
 
     def step(self, owner: str) -> StepSettings:
         """Return what the job's steps are declared to do.
@@ -247,28 +241,29 @@ def full_at(table: TableId, line: int | None = None) -> str:
     return f"{table}: `full`{f', line {line} of its SQL' if line else ''}"
 
 
-def job_specs(
-    pipeline: str, jobs: list[JobSettings], folder: Path, made: set[TableId], outer: Batches, assets: AssetSettings
-) -> Iterator[JobSpec]:
-    """Return the tables of a pipeline's jobs.
+def job_spec(
+    pipeline: str, declared: JobSettings, folder: Path, made: Collection[TableId], outer: Batches, assets: AssetSettings
+) -> JobSpec:
+    """Return the table of a job.
 
     Args:
         pipeline: the name of the pipeline.
-        jobs: its jobs.
+        declared: the job.
         folder: the folder of its YAML.
-        made: its other tables.
+        made: the tables of the pipeline.
         outer, assets: settings of the pipeline, which apply where a job has none.
+
+    Raises:
+        PipelineError: its audits contradict each other.
     """
-    made = made | {TableId.parse(j.table) for j in jobs}
-    for declared in jobs:
-        settings = declared.step(pipeline)
-        job, kind = declared.job(folder)
-        # Changes wait only where they enter the pipeline.
-        default = None if made.intersection(settings.sources) else outer.max_wait
-        wait = default if declared.max_wait is None else declared.max_wait
-        own = combined_settings([declared, AssetSettings(kinds=[kind]), assets])
-        audits = read_audits(settings.table, declared.audits)
-        yield JobSpec(settings, job, pipeline, batch_size(wait, declared, outer), own, audits, declared.full or "")
+    settings = declared.step(pipeline)
+    job, kind = declared.job(folder)
+    # Changes wait only where they enter the pipeline.
+    default = outer.max_wait if set(made).isdisjoint(settings.sources) else None
+    wait = default if declared.max_wait is None else declared.max_wait
+    own = combined_settings([declared, AssetSettings(kinds=[kind]), assets])
+    audits = read_audits(settings.table, declared.audits)
+    return JobSpec(settings, job, pipeline, batch_size(wait, declared, outer), own, audits, declared.full or "")
 
 
 class CapturedJobConfig(JobSettings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -9,7 +10,6 @@ from pydantic import (
     Field,
     WithJsonSchema,
     field_validator,
-    model_validator,
 )
 
 from lake_assets.final.column_selection import read_columns
@@ -25,6 +25,7 @@ from lake_assets.pipeline.config.setting_types import (
     OrText,
     Strict,
     as_value_errors,
+    combination,
     seconds_of,
 )
 from lake_assets.tables.partitioning.partition_fields import PartitionField
@@ -232,38 +233,31 @@ class LayerTables(Batches, TableSettings):
         with as_value_errors():
             return {name: normal(kind) for name, kind in value.items()}
 
-    @model_validator(mode="after")
-    def _audited(self) -> LayerTables:
+    @combination
+    def _audited(self) -> Iterator[str]:
         if self.audits and not self.final:
-            raise ValueError(
-                f"{self.table}: `audits` apply to the final table, and with `final: false` there is no final table"
-            )
-        return self
+            yield (f"{self.table}: `audits` apply to the final table, and with `final: false` there is no final table")
 
-    @model_validator(mode="after")
-    def _one_partitioning(self) -> LayerTables:
+    @combination
+    def _one_partitioning(self) -> Iterator[str]:
         if self.partitions and self.partition_by:
-            raise ValueError(
-                f"{self.table}: `partitions` also defines the Iceberg partitions: leave `partition_by` out"
-            )
+            yield (f"{self.table}: `partitions` also defines the Iceberg partitions: leave `partition_by` out")
         if self.partitions and not self.final:
-            raise ValueError(
+            yield (
                 f"{self.table}: `partitions` apply to the final table, and with `final: false` there is no final table"
             )
-        return self
 
     @property
     def is_pattern(self) -> bool:
         """Whether the name is a pattern, which matches tables as they appear in the stream."""
         return any(c in self.table for c in "*?[")
 
-    @model_validator(mode="after")
-    def _one_name(self) -> LayerTables:
+    @combination
+    def _one_name(self) -> Iterator[str]:
         if self.is_pattern and self.name:
-            raise ValueError(f"{self.table} may match several tables: give `name` to single ones")
+            yield f"{self.table} may match several tables: give `name` to single ones"
         if self.is_pattern and self.start_position:
-            raise ValueError(f"{self.table} may match several tables: give `start_position` to single ones")
-        return self
+            yield f"{self.table} may match several tables: give `start_position` to single ones"
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
@@ -272,55 +266,49 @@ class LayerTables(Batches, TableSettings):
             return ()
         return tuple(tuple(k) for k in self.key) if isinstance(self.key[0], list) else (tuple(map(str, self.key)),)
 
-    @model_validator(mode="after")
-    def _several_keys(self) -> LayerTables:
+    @combination
+    def _several_keys(self) -> Iterator[str]:
         keys = self.keys
         if len(keys) > 1 and any("*" in k for k in keys):
-            raise ValueError(f"{self.table}: `key: '*'` cannot be combined with other keys")
+            yield f"{self.table}: `key: '*'` cannot be combined with other keys"
         if len({frozenset(k) for k in keys}) < len(keys) or any(len(set(k)) < len(k) for k in keys):
-            raise ValueError(f"{self.table}: `key` names a column, or the same columns, twice")
-        return self
+            yield f"{self.table}: `key` names a column, or the same columns, twice"
 
-    @model_validator(mode="after")
-    def _waits(self) -> LayerTables:
+    @combination
+    def _waits(self) -> Iterator[str]:
         if self.max_wait is not None and not self.final:
-            raise ValueError(
+            yield (
                 f"{self.table}: `max_wait` applies to the final table, and with `final: false` there is no final table"
             )
-        return self
 
     @property
     def by_row(self) -> bool:
         """Whether all values of a row identify it."""
         return self.key == ["*"]
 
-    @model_validator(mode="after")
-    def _whole_rows(self) -> LayerTables:
+    @combination
+    def _whole_rows(self) -> Iterator[str]:
         if "*" not in self.key:
-            return self
+            return
         if len(self.key) > 1:
-            raise ValueError(
-                f"{self.table}: `key: '*'` stands for all columns, and cannot be combined with other columns"
-            )
+            yield (f"{self.table}: `key: '*'` stands for all columns, and cannot be combined with other columns")
         if self.mode != "scd1" or self.columns:
-            raise ValueError(f"{self.table}: `key: '*'` needs `mode: scd1`, and no `columns`")
-        return self
+            yield f"{self.table}: `key: '*'` needs `mode: scd1`, and no `columns`"
 
-    @model_validator(mode="after")
-    def _options_of_mode(self) -> LayerTables:
+    @combination
+    def _options_of_mode(self) -> Iterator[str]:
         if self.deletes != "hard" and self.mode != "scd1":
-            raise ValueError(
+            yield (
                 f"{self.table}: `deletes: {self.deletes}` is for `mode: scd1`: "
                 + ("scd2 keeps deleted rows anyway" if self.mode == "scd2" else "for `append`, use `on_change`")
             )
         if self.track is not None and self.mode != "scd2":
-            raise ValueError(f"{self.table}: `track` is for `mode: scd2`, which keeps versions")
+            yield f"{self.table}: `track` is for `mode: scd2`, which keeps versions"
         if self.write == "overwrite-partitions" and (self.mode != "scd1" or not (self.partition_by or self.partitions)):
-            raise ValueError(
+            yield (
                 f"{self.table}: `write: overwrite-partitions` is for `mode: scd1`, and for tables with `partition_by` "
                 "or `partitions`"
             )
-        return self
 
 
 def table_entry(value: object) -> object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date, datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from lake_assets.pipeline.config.setting_types import ColumnName, Strict, as_value_errors
+from lake_assets.pipeline.config.setting_types import ColumnName, Strict, as_value_errors, combination
 from lake_assets.tables.partitioning.table_partitions import Every, Partitions, check_hours, read_start, zone_of
 
 
@@ -68,21 +69,21 @@ class PartitionSettings(Strict):
             raise ValueError("a value is named twice")
         return value
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> PartitionSettings:
+    @combination
+    def _one_kind(self) -> Iterator[str]:
         if self.every is None:
             if self.timezone is not None or self.start is not None:
-                raise ValueError("`timezone` and `start` need `every` (hour, day or month)")
-            return self
+                yield "`timezone` and `start` need `every` (hour, day or month)"
+            return
         if self.values is not None:
-            raise ValueError("partitions are by time (`every`) or by listed values (`values`), not by both")
+            yield "partitions are by time (`every`) or by listed values (`values`), not by both"
         if self.start is None:
-            raise ValueError("`every` needs `start`, the beginning of the first partition: start: 2024-01-01")
+            yield "`every` needs `start`, the beginning of the first partition: start: 2024-01-01"
         with as_value_errors():
-            read_start(self.start, self.every)
+            if self.start is not None:
+                read_start(self.start, self.every)
             if self.every == "hour":
                 check_hours(self.timezone or "UTC")
-        return self
 
     @property
     def declared(self) -> Partitions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -9,7 +10,6 @@ from pydantic import (
     ByteSize,
     Field,
     field_validator,
-    model_validator,
 )
 
 from lake_assets.formats.files.file_streams import Limits
@@ -30,6 +30,7 @@ from lake_assets.pipeline.config.setting_types import (
     OrText,
     Strict,
     as_value_errors,
+    combination,
     seconds_of,
 )
 from lake_assets.tables.specs import Limit
@@ -141,21 +142,19 @@ class Stream(Batches, TableSettings):
                 Limit.parse(value)
         return value
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Stream:
+    @combination
+    def _one_source(self) -> Iterator[str]:
         if self.source and self.landing:
-            raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
-        return self
+            yield "records come from a folder (`landing`) or from a table (`source`), not from both"
 
-    @model_validator(mode="after")
-    def _of_change_sets(self) -> Stream:
+    @combination
+    def _of_change_sets(self) -> Iterator[str]:
         declared = [name for name, value in (("flag", self.flag), ("time", self.time)) if value]
         if declared and self.format != "change-set":
-            raise ValueError(
+            yield (
                 f"`{'` and `'.join(declared)}` {'is' if len(declared) == 1 else 'are'} for `format: change-set`, and "
                 f"the format is {self.format}"
             )
-        return self
 
     @property
     def about(self) -> str | None:
@@ -253,23 +252,19 @@ class SqlModel(Batches, TableSettings):
             )
         return value
 
-    @model_validator(mode="after")
-    def _one_text(self) -> SqlModel:
+    @combination
+    def _one_text(self) -> Iterator[str]:
         if ("sql" in self.model_fields_set) == (self.sql_file is not None):
-            raise ValueError(
-                f"{self.name}: set exactly one of `sql` (the SELECT) and `sql_file` (a file with the SELECT)"
-            )
-        return self
+            yield (f"{self.name}: set exactly one of `sql` (the SELECT) and `sql_file` (a file with the SELECT)")
 
-    @model_validator(mode="after")
-    def _changes(self) -> SqlModel:
+    @combination
+    def _changes(self) -> Iterator[str]:
         maintained = {"full_above": self.full_above, "on_query_change: stop": self.on_query_change == "stop"}
         applied = {"replace": self.replace, "on_lookup_change": self.on_lookup_change == "rebuild"}
         wrong = [setting for setting, used in (applied if self.write is None else maintained).items() if used]
         if wrong:
             kind = "models with `write`" if self.write is None else "models without `write`"
-            raise ValueError(f"{self.name}: {', '.join(wrong)}: for {kind}")
-        return self
+            yield f"{self.name}: {', '.join(wrong)}: for {kind}"
 
     @property
     def span(self) -> Span | None:

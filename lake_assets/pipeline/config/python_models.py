@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Literal
@@ -66,12 +66,17 @@ def load_models(files: Sequence[Path]) -> tuple[PythonModel, ...]:
     """Import files and return the models that they declare, in their order.
 
     Raises:
-        PipelineError: a file cannot be imported; says where it failed.
+        PipelineError: files cannot be imported; says of each where it failed.
     """
     models: dict[int, PythonModel] = {}
+    mistakes: list[str] = []
     for file in files:
-        module = _imported(file)
-        models |= {id(m): m for m in vars(module).values() if isinstance(m, PythonModel)}
+        try:
+            models |= {id(m): m for m in vars(_imported(file)).values() if isinstance(m, PythonModel)}
+        except LakeError as e:
+            mistakes.append(str(e))
+    if mistakes:
+        raise PipelineError("\n".join(mistakes))
     return tuple(models.values())
 
 
@@ -113,51 +118,49 @@ def template_model(declared: SqlModel, text: ModelText) -> PythonModel:
         raise PipelineError(f"{where}: model {declared.name}: {e}") from e
 
 
-def python_specs(
+def python_spec(
     lake: LakeBase,
     pipeline: str,
-    models: Sequence[PythonModel],
-    declared: Collection[TableId],
+    model: PythonModel,
+    tables: Sequence[TableId],
     outer: Batches,
     assets: AssetSettings,
-) -> Iterator[PythonModelSpec]:
-    """Return the tables of a pipeline's Python models.
+) -> PythonModelSpec:
+    """Return the table of a Python model.
 
     Args:
         lake: the lake, with tables that the pipeline does not declare.
         pipeline: the name of the pipeline.
-        models: its Python models.
-        declared: its other tables.
+        model: the model.
+        tables: the tables of the pipeline.
         outer, assets: settings of the pipeline, as defaults for its models.
 
     Raises:
         PipelineError: a setting is wrong, or a parameter matches no table or several.
     """
-    tables = [*declared, *(m.table for m in models)]
-    for model in models:
-        settings = _settings(model)
-        names = {p: _table_of(lake, model, p, tables) for p, kind in model.parameters.items() if kind is not Affected}
-        if own := [p for p, t in names.items() if t == model.table]:
-            raise PipelineError(f"{model.where}: model {model.table}: {own[0]!r} is the table that it computes")
-        # Only tables that read from outside of the pipeline wait for more changes.
-        default = None if set(tables).intersection(names.values()) else outer.max_wait
-        wait = default if settings.max_wait is None else settings.max_wait
-        back, forward = (_seconds(model, setting) for setting in ("back", "forward"))
-        yield PythonModelSpec(
-            model.table,
-            model,
-            names,
-            pipeline,
-            settings.properties,
-            back,
-            forward,
-            batch_size(wait, settings, outer),
-            combined_settings([settings, assets]),
-            read_audits(model.table, settings.audits),
-            settings.partitions.declared if settings.partitions else None,
-            settings.on_gap,
-            settings.on_replaced,
-        )
+    settings = _settings(model)
+    names = {p: _table_of(lake, model, p, tables) for p, kind in model.parameters.items() if kind is not Affected}
+    if own := [p for p, t in names.items() if t == model.table]:
+        raise PipelineError(f"{model.where}: model {model.table}: {own[0]!r} is the table that it computes")
+    # Only tables that read from outside of the pipeline wait for more changes.
+    default = None if set(tables).intersection(names.values()) else outer.max_wait
+    wait = default if settings.max_wait is None else settings.max_wait
+    back, forward = (_seconds(model, setting) for setting in ("back", "forward"))
+    return PythonModelSpec(
+        model.table,
+        model,
+        names,
+        pipeline,
+        settings.properties,
+        back,
+        forward,
+        batch_size(wait, settings, outer),
+        combined_settings([settings, assets]),
+        read_audits(model.table, settings.audits),
+        settings.partitions.declared if settings.partitions else None,
+        settings.on_gap,
+        settings.on_replaced,
+    )
 
 
 def _settings(model: PythonModel) -> PythonModelSettings:

@@ -4,21 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Generator
-from typing import Annotated
+from collections.abc import Callable, Generator, Iterable
+from typing import Annotated, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from lake_assets.errors import LakeError
 from lake_assets.lake.names import read_column
 
+_COMBINATION = "_is_combination"
+
+C = TypeVar("C", bound=Callable[..., Iterable[str]])
+
+
+def combination(check: C) -> C:
+    """Mark a method of `Strict` settings that yields what is wrong with several settings together."""
+    setattr(check, _COMBINATION, True)
+    return check
+
 
 class Strict(BaseModel):
-    """Settings that reject unknown names."""
+    """Settings that reject unknown names, and report all wrong combinations at once (see `combination`)."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        checks = {
+            name: check
+            for of in reversed(type(self).__mro__)
+            for name, check in vars(of).items()
+            if getattr(check, _COMBINATION, False)
+        }
+        problems: list[str] = []
+        for check in checks.values():
+            try:
+                problems.extend(check(self))
+            except ValueError as e:
+                problems.append(str(e))
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
 
 
 def seconds_of(duration: str | float) -> float:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.lake.yaml_text import YamlError, load
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig
-from lake_assets.pipeline.config.pipeline_config import PipelineConfig, pipeline_of_job
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, pipeline_of_job
+from lake_assets.pipeline.config.setting_lines import line_of
 from lake_assets.pipeline.config.sql_positions import model_mistakes
 
 COMPONENT, JOB = "lake_assets.LakePipeline", "lake_assets.CapturedJob"
@@ -28,34 +29,156 @@ def read_pipeline(path: Path) -> PipelineConfig:
     Raises:
         PipelineError: the file is missing or not YAML, or settings are wrong; lists all of them with their lines.
     """
+    found = read_settings(path)
+    if found.mistakes or found.config is None:
+        raise PipelineError("\n".join([*found.mistakes, *found.sql_mistakes]))
+    # A mistake in a model's SQL concerns its table: see `DeclaredTables`.
+    return found.config
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a pipeline's YAML file, and the mistakes in them.
+
+    Attributes:
+        config: the settings without the tables, models and jobs that have mistakes; None: nothing can be used.
+        mistakes: each with its line.
+        sql_mistakes: those in the SQL of models.
+        left_out: names, without layer, of the tables that `config` lacks; None: some of them are unknown.
+    """
+
+    config: PipelineConfig | None
+    mistakes: tuple[str, ...] = ()
+    sql_mistakes: tuple[str, ...] = ()
+    left_out: frozenset[str] | None = frozenset()
+
+
+def read_settings(path: Path) -> Settings:
+    """Read a pipeline's file as far as it is right, with all mistakes.
+
+    Raises:
+        PipelineError: the file is missing, not YAML, or not a pipeline.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise PipelineError(f"cannot read the pipeline {path}: {e}") from e
+    wrong: list[tuple[int | None, str]] = []
     try:
         content, node = load(text)
     except YamlError as e:
-        raise PipelineError(e.in_file(path)) from e
+        if e.content is None:
+            raise PipelineError(e.in_file(path)) from e
+        wrong += e.mistakes
+        content, node = e.content
     if not isinstance(content, dict) or content.get("type") not in (COMPONENT, JOB) or "attributes" not in content:
         raise PipelineError(
             f"{path}: expected `type: {COMPONENT}` (or {JOB}) and its settings under `attributes:`, found "
             f"{_shape(content)}"
         )
-    missing_files, mistakes = model_mistakes(path, node)
-    try:
-        if content["type"] == JOB:
-            return pipeline_of_job(CapturedJobConfig.model_validate(content["attributes"]))
-        config = PipelineConfig.model_validate(content["attributes"])
-    except ValidationError as e:
-        settings = [
-            f"{path}, line {_line(node, ('attributes', *place))}: {text}"
-            for place, text in setting_errors(CapturedJobConfig if content["type"] == JOB else PipelineConfig, e)
-        ]
-        raise PipelineError("\n".join([*settings, *missing_files, *mistakes])) from e
-    if missing_files:
-        raise PipelineError("\n".join([*missing_files, *mistakes]))
-    # A mistake in a model's SQL concerns its table: see `DeclaredTables`.
-    return config
+    missing_files, sql_mistakes = model_mistakes(path, node)
+    validate = _job if content["type"] == JOB else PipelineConfig.model_validate
+    model = CapturedJobConfig if content["type"] == JOB else PipelineConfig
+    attributes, left_out = content["attributes"], LeftOut()
+    config: PipelineConfig | None = None
+    while config is None:
+        try:
+            config = validate(attributes)
+        except ValidationError as e:
+            lines = {line for line, _ in wrong}
+            errors = [(place, line_of(node, ("attributes", *place)), t) for place, t in setting_errors(model, e)]
+            # A value that is wrong in YAML is read as none.
+            wrong += [(line, text) for _, line, text in errors if line not in lines]
+            remaining = left_out.without(attributes, [place for place, _, _ in errors])
+            if content["type"] == JOB or remaining in (None, attributes):
+                break
+            attributes = remaining
+    if missing_files and config is not None:
+        config = left_out.without_files(config, path.parent)
+    texts = [f"{path}{f', line {line}' if line else ''}: {text}" for line, text in dict.fromkeys(wrong)]
+    return Settings(config, (*texts, *missing_files), tuple(sql_mistakes), left_out.names)
+
+
+def _job(attributes: Any) -> PipelineConfig:
+    return pipeline_of_job(CapturedJobConfig.model_validate(attributes))
+
+
+class LeftOut:
+    """The tables of a pipeline's settings that are left out because of mistakes.
+
+    Attributes:
+        names: their names without layer; None: some are unknown.
+    """
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] | None = frozenset()
+
+    def without(self, attributes: Any, places: Sequence[Sequence[int | str]]) -> Any:
+        """Return settings without those at some places, or without the tables that they belong to; None: none remain.
+
+        Args:
+            attributes: the settings of a pipeline.
+            places: where settings are wrong.
+        """
+        wrong = {_entry_of(place) for place in places}
+        if not isinstance(attributes, dict) or () in wrong:
+            return None
+        remaining: dict[Any, Any] = {}
+        for name, value in attributes.items():
+            if (name,) in wrong:
+                self._forget(value if name in ("models", "jobs", "streams") else None, is_unknown=name == "python")
+            elif name in ("models", "jobs", "streams") and isinstance(value, list):
+                remaining[name] = self._entries(value, (name,), wrong)
+            else:
+                remaining[name] = value
+        # Wrong or missing; it appears in messages only.
+        return remaining if "name" in remaining else {"name": "pipeline", **remaining}
+
+    def without_files(self, config: PipelineConfig, folder: Path) -> PipelineConfig:
+        """Return the settings without the models whose SQL files cannot be read."""
+        models: list[SqlModel] = []
+        for model in config.models:
+            if model.sql_file is None or (folder / model.sql_file).is_file():
+                models.append(model)
+            else:
+                self._forget(model.name)
+        return config.model_copy(update={"models": models})
+
+    def _entries(self, entries: list[Any], at: tuple[Any, ...], wrong: Collection[tuple[Any, ...]]) -> list[Any]:
+        remaining: list[Any] = []
+        for i, entry in enumerate(entries):
+            if (*at, i) in wrong:
+                self._forget(entry)
+            elif isinstance(entry, dict) and isinstance(tables := entry.get("tables"), list) and len(at) == 1:
+                remaining.append({**entry, "tables": self._entries(tables, (*at, i, "tables"), wrong)})
+            else:
+                remaining.append(entry)
+        return remaining
+
+    def _forget(self, entry: Any, *, is_unknown: bool = False) -> None:
+        """Add the tables of a declaration, which may be anything."""
+        if isinstance(entry, list):
+            for one in entry:
+                self._forget(one)
+            return
+        if isinstance(entry, dict) and isinstance(entry.get("tables"), list):
+            self._forget(entry["tables"])
+            return
+        named = entry if isinstance(entry, str) else None
+        if isinstance(entry, dict):
+            named = entry.get("name") or entry.get("table")
+            is_unknown = is_unknown or not isinstance(named, str)
+        if is_unknown or (named and any(c in named for c in "*?[")):
+            self.names = None
+        elif named and self.names is not None:
+            self.names |= {named.rpartition(".")[2]}
+
+
+def _entry_of(place: Sequence[int | str]) -> tuple[int | str, ...]:
+    """Return the place of the table, model, job or setting of a pipeline that a setting belongs to."""
+    if place[:1] == ("streams",) and place[2:3] == ("tables",) and len(place) > 3:
+        return tuple(place[:4])
+    return tuple(place[:2]) if place[:1] in (("streams",), ("models",), ("jobs",)) else tuple(place[:1])
 
 
 def _shape(content: Any) -> str:
@@ -67,24 +190,3 @@ def _shape(content: Any) -> str:
     kind = content.get("type")
     listed = ", ".join(map(str, content))
     return f"`type: {kind}`" if kind not in (None, COMPONENT, JOB) else f"only these settings at the top: {listed}"
-
-
-def _line(node: yaml.Node | None, path: Sequence[Any]) -> int:
-    """Return the line of a setting, or of the nearest enclosing one in the file."""
-    line = 1
-    for step in path:
-        if node is None:
-            break
-        line = node.start_mark.line + 1
-        child = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(step):
-                    line, child = key.start_mark.line + 1, value
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            child = node.value[step]
-            line = child.start_mark.line + 1
-        if child is None:
-            break
-        node = child
-    return line

@@ -1,0 +1,68 @@
+"""What stands in the way of a table, for `status`: its last failure, lost history, renamed columns of its sources."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pyiceberg.table import Table
+
+from lake_assets.capture.renamed_columns import renamed_since
+from lake_assets.ingest.staging.staging_columns import source_of
+from lake_assets.lake import TableId
+from lake_assets.lake.metadata.watermark import Watermark
+from lake_assets.tables.pending_windows import rebuild_advice, window_of
+from lake_assets.tables.standing_failures import Failure
+
+
+def failure_text(failure: Failure) -> str:
+    """Return when and why the last step of a table failed, and the command that tries again."""
+    at = datetime.fromtimestamp(failure.at, UTC)
+    return f"failed at {at:%Y-%m-%d %H:%M:%S} UTC: {failure.error}{_then(failure)}"
+
+
+def retry_command(failure: Failure) -> str | None:
+    """Return the command that runs the failed step again; None if the file of its pipeline is unknown."""
+    if not failure.file:
+        return None
+    return f"lake-assets run {shlex.quote(failure.file)} --table {shlex.quote(failure.table)}"
+
+
+def _then(failure: Failure) -> str:
+    command = retry_command(failure)
+    return f"\nThen `{command}` tries again" if command else ""
+
+
+def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | None]) -> list[str]:
+    """Return the sources whose history since the watermark is lost, each with what to do."""
+    if source_of(table) is not None:
+        return []  # a staging table finds the new records by their positions
+    texts: list[str] = []
+    for name, source in sources.items():
+        if source is None:
+            texts.append(f"{name}, which was read before, does not exist any more")
+            continue
+        source_id = TableId.parse(name)
+        if lost := window_of(table_id, table, source_id, source).lost:
+            # A raw table may be the only copy of its records: its next run says what to do.
+            advice = (
+                f". {rebuild_advice(table_id, source_id, option=lost.option)}" if table_id.namespace != ("raw",) else ""
+            )
+            texts.append(f"{lost.why}{advice}")
+    return texts
+
+
+def renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table | None]) -> list[str]:
+    """Return the columns that sources have renamed or dropped since they were absorbed."""
+    texts: list[str] = []
+    for name, source in sources.items():
+        # The columns of staging tables follow declared renames, and their readers do too.
+        if source is None or source_of(source) is not None:
+            continue
+        if changes := renamed_since(source, marks[name].snapshot):
+            texts.append(
+                f"columns of {name} have changed their names since it was absorbed: {', '.join(changes)}. "
+                "`lake-assets check PIPELINE` names the SQL that reads a name that is gone"
+            )
+    return texts

@@ -1,0 +1,113 @@
+"""The last failure of each table, kept as a note in the lake's home until a step of the table succeeds.
+
+A step may fail before its table exists, and while the catalog is unavailable: so the notes are files beside the lake,
+not properties of its tables. They hold what status commands say of a table between runs, of any process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.watermark import PROPERTY, find_property
+from lake_assets.runtime.private_files import make_private, write_private
+
+log = logging.getLogger(__name__)
+_FOLDER = "failures"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The failure of a table's last step.
+
+    Attributes:
+        table: the table, which may not exist.
+        pipeline: the pipeline's name.
+        file: the pipeline's file; empty: unknown.
+        error: class and message of the error.
+        at: when, in seconds since 1970.
+        state: what the table had absorbed; see `_state_of`.
+    """
+
+    table: str
+    pipeline: str
+    file: str
+    error: str
+    at: float
+    state: str
+
+
+def note(lake: LakeBase, table: TableId, pipeline: str, file: Path | None, error: Exception) -> None:
+    """Note that a step of a table failed. What prevents the note itself is logged: the error is raised in any case."""
+    text = lake.config.hidden(f"{type(error).__name__}: {error}")
+    path = str(file.absolute()) if file else ""
+    failure = Failure(str(table), pipeline, path, text, time.time(), _state_of(lake, str(table)))
+    target = _file_of(lake, str(table))
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        make_private(target.parent)
+        write_private(partial, json.dumps(asdict(failure)))
+        partial.replace(target)
+    except OSError as e:
+        log.warning("%s: its failure is not shown by `status`: %s", table, e)
+
+
+def forget(lake: LakeBase, table: TableId) -> None:
+    """Remove the note of a table: a step of it succeeded."""
+    try:
+        _file_of(lake, str(table)).unlink(missing_ok=True)
+    except OSError as e:
+        log.warning("%s: its former failure is still shown by `status`: %s", table, e)
+
+
+def forget_others(lake: LakeBase, pipeline: str, tables: Collection[TableId]) -> None:
+    """Remove the notes of a pipeline's former tables.
+
+    Args:
+        lake: the lake.
+        pipeline: its name.
+        tables: the tables that it has.
+    """
+    names = {str(t) for t in tables}
+    for failure in _all(lake):
+        if failure.pipeline == pipeline and failure.table not in names:
+            forget(lake, TableId.parse(failure.table))
+
+
+def standing(lake: LakeBase) -> dict[str, Failure]:
+    """Return the failures that still stand, by table: since then, the table has absorbed nothing."""
+    return {f.table: f for f in _all(lake) if f.state in ("", _state_of(lake, f.table))}
+
+
+def _all(lake: LakeBase) -> Iterator[Failure]:
+    for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
+        try:
+            yield Failure(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as e:  # removed meanwhile, or of another version
+            log.info("%s is not read: %s", file, e)
+
+
+def _file_of(lake: LakeBase, table: str) -> Path:
+    # Names may contain anything, and differ in case only.
+    return lake.config.home / _FOLDER / f"{hashlib.sha256(table.encode()).hexdigest()[:32]}.json"
+
+
+def _state_of(lake: LakeBase, table: str) -> str:
+    """Return what a table has absorbed: another process with another home may absorb more. Empty: unknown."""
+    try:
+        loaded = lake.find(table)
+        if loaded is None:
+            return "missing"
+        marks = find_property(loaded, PROPERTY)
+        absorbed = marks[0] if marks else loaded.metadata.current_snapshot_id
+        return f"{loaded.metadata.table_uuid} {absorbed}"
+    except Exception as e:  # of any kind: the catalog may be what failed
+        log.info("%s: what it has absorbed is unknown: %s", table, e)
+        return ""
