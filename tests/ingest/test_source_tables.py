@@ -217,3 +217,10 @@ def test_a_source_that_was_created_again_and_is_empty_keeps_what_was_landed(topi
     topic.append(4)
     assert topic.land().inserted == 1
     assert topic.landed == once(1, 2, 3, 4)
+
+
+def test_a_source_that_is_gone_is_not_called_one_that_does_not_exist_yet(topic: Topic) -> None:
+    other = replace(SPEC, table=TableId.parse("raw.other"))
+    topic.lake.catalog.drop_table(SOURCE)
+    assert topic.land().why == "kafka.events no longer exists: it was dropped or renamed"
+    assert topic.land(other).why == "kafka.events does not exist yet"

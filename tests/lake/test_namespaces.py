@@ -12,11 +12,13 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 from pyiceberg.schema import Schema
+from pyspark.sql import DataFrame
 
-from lake_assets import Lake, LakeConfig
+from lake_assets import Changes, Lake, LakeConfig, Pipeline, model
 from lake_assets.commands.run_and_status import _own_tables
 from lake_assets.errors import TableNotFoundError
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.pipeline import PipelineConfig
 
 NESTED = [("agg",), ("agg", "daily"), ("agg", "daily", "deep"), ("final",), ("final", "shop"), ("final_x",)]
 
@@ -35,6 +37,18 @@ def test_status_and_hints_know_tables_in_nested_namespaces(plain_lake: Lake) -> 
     assert [str(t) for t in _own_tables(plain_lake)] == ["staging.shop.users", "final.shop.users"]
     with pytest.raises(TableNotFoundError, match=r"did you mean final\.shop\.users"):
         plain_lake.table("finale.shop.users")
+
+
+@model("agg.copied", write="overwrite")
+def copied(users: Changes) -> DataFrame:
+    return users.table
+
+
+def test_a_parameter_of_a_python_model_names_a_table_in_a_nested_namespace(plain_lake: Lake) -> None:
+    plain_lake.ensure_namespace(("final", "shop"))
+    plain_lake.catalog.create_table("final.shop.users", Schema())
+    (spec,) = Pipeline(PipelineConfig(name="p"), models=[copied]).specs(plain_lake)
+    assert [str(s) for s in spec.sources] == ["final.shop.users"]
 
 
 # --- servers ------------------------------------------------------------------------------------------------------
