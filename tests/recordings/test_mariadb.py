@@ -161,7 +161,7 @@ class Shop:
 
 # A table of each kind: keys that move and columns that come and go, no key, keys beyond a day and 63 bits, TRUNCATE, rows
 # that are read again, all types.
-KINDS = ("users", "tally", "slots", "emptied", "refreshed", "all_types", "zeros")
+KINDS = ("users", "tally", "slots", "emptied", "refreshed", "all_types")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_events_of_one_position_are_in_the_order_of_the_stream(spark_lake: Lake)
 
 
 # Where the order of events decides: keys that move, rows that come again, rows that are read again.
-ORDERED = ("users", "order_item", "positions", "refreshed")
+ORDERED = ("users", "positions", "refreshed")
 
 
 def test_shuffled_and_repeated_flat_events_lead_to_the_same_rows(lake: Lake) -> None:
@@ -215,10 +215,9 @@ def test_shuffled_and_repeated_flat_events_lead_to_the_same_rows(lake: Lake) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("stream", EXPECTED)
-def test_every_delivery_leads_to_the_same_rows(lake: Lake, stream: str, seed: int) -> None:
-    choose = random.Random(seed)
+def test_every_delivery_leads_to_the_same_rows(lake: Lake, stream: str) -> None:
+    choose = random.Random(1)
     # A table without a key needs its events in order: equal rows cannot be told apart.
     names = [t for t in mariadb.checkpoints()[-1].tables if t not in (*NOT_ABSORBED, "tally")]
     shop = Shop(lake, *names)
