@@ -59,7 +59,7 @@ def note(lake: LakeBase, table: TableId, pipeline: str, file: Path | None, error
         log.warning("%s: its failure is not shown by `status`: %s", table, e)
 
 
-def forget(lake: LakeBase, table: TableId) -> None:
+def forget(lake: LakeBase, table: TableId | str) -> None:
     """Remove the note of a table: a step of it succeeded."""
     try:
         _file_of(lake, str(table)).unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def forget_others(lake: LakeBase, pipeline: str, tables: Collection[TableId]) ->
     names = {str(t) for t in tables}
     for failure in _all(lake):
         if failure.pipeline == pipeline and failure.table not in names:
-            forget(lake, TableId.parse(failure.table))
+            forget(lake, failure.table)
 
 
 def standing(lake: LakeBase) -> dict[str, Failure]:

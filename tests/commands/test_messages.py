@@ -197,7 +197,7 @@ def test_ctrl_c_while_commands_are_imported_is_one_line_and_code_130(
 def test_what_fails_while_an_interrupt_is_handled_is_the_interrupt(
     plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absorb(*_: object) -> Outcome:
+    def absorb(*_: object, **__: object) -> Outcome:
         try:
             raise KeyboardInterrupt
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dagster as dg
 import pytest
 
@@ -81,8 +83,8 @@ def test_models_of_one_run_read_the_same_snapshot_despite_concurrent_writes(
     models = [{"name": f"agg.{n}", "sql": "SELECT k, count(*) AS n FROM final.t GROUP BY k"} for n in ("a", "b")]
     harness = Harness(Pipeline(PipelineConfig.model_validate({"name": "p", "models": models})), lake, instance)
 
-    def and_somebody_writes(of: Lake, spec: Spec, pins: SnapshotPins | None = None) -> Outcome:
-        outcome = absorb(of, spec, pins)
+    def and_somebody_writes(of: Lake, spec: Spec, pins: SnapshotPins | None = None, **more: Any) -> Outcome:
+        outcome = absorb(of, spec, pins, **more)
         lake.spark().sql("INSERT INTO lake.final.t VALUES (1)")
         return outcome
 
