@@ -64,7 +64,7 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
     unknown: list[str] = []
     for spec in specs:
         if isinstance(spec, StagingSpec):
-            problems += _refusal(lake, spec)
+            problems += [*_refusal(lake, spec), *_missing_time(lake, spec)]
         if not isinstance(spec, ModelSpec):
             continue
         if spec.refused:
@@ -104,6 +104,21 @@ def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
     except TableClaimedError as e:
         return [str(e)]
     return []
+
+
+def _missing_time(lake: LakeBase, spec: StagingSpec) -> list[str]:
+    """Return the mistake that no declared `time` of a change set is a column."""
+    staging = lake.find(spec.table) if spec.layout and spec.layout.time else None
+    if not staging or not spec.layout:
+        return []
+    columns = [f.name for f in staging.schema().fields if f.name not in TECHNICAL]
+    times = [spec.rename.get(t, t) for t in spec.layout.time]
+    if {t.lower() for t in times} & {c.lower() for c in columns}:
+        return []
+    return [
+        f"{spec.table}: `time` names {', '.join(times)}{nearest(times[0], columns)}, and the columns are "
+        f"{', '.join(columns)}"
+    ]
 
 
 def _unknown_tables(
