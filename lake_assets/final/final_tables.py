@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
 from lake_assets.errors import NotRunError
-from lake_assets.final.declaration import pending_of, spelled_as
+from lake_assets.final.declaration import pending_of
 from lake_assets.final.events.repeated_snapshots import reason_to_restart
 from lake_assets.final.events.staging_events import has_other_keys, window_events
 from lake_assets.final.events.window_stats import Batch, Stats, check_stats, stats_of
@@ -70,7 +70,6 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     staging, table = lake.find(spec.staging), lake.find(spec.table)
     if staging is None:
         return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
-    spec = spelled_as(spec, staging)
     if table is not None:
         check_owner_in(table, spec.table, spec.pipeline)
     if rebuild and table is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lake_assets.errors import KeyMissingError, PipelineError
 from lake_assets.final.added_columns import FROM, OWN_COLUMNS
-from lake_assets.final.declaration import declaration
+from lake_assets.final.declaration import declaration, spelled_as
 from lake_assets.final.declaration_checks import check_added, check_names, check_order, check_overwrite, table_key
 from lake_assets.final.events.key_changes import Ordering
 from lake_assets.final.events.staging_projection import Projection
@@ -41,6 +41,8 @@ class Target:
     """
 
     def __init__(self, lake: LakeBase, spec: FinalSpec, *, is_new: bool) -> None:
+        staging = lake.table(spec.staging)
+        spec = spelled_as(spec, staging)
         self.lake, self.spec, self.is_new = lake, spec, is_new
         self.projection = Projection(lake, spec)
         self.items = self.projection.items
@@ -50,7 +52,7 @@ class Target:
         check_names(spec, self.items, "partition_by", [p.column for p in spec.partition_by])
         check_names(spec, self.items, "sort_by", spec.sort_by)
         check_order(spec, self.projection.source)
-        self.declared = declaration(spec, lake.table(spec.staging))
+        self.declared = declaration(spec, staging)
         self.source_key = tuple(self.declared["key"])
         self.key = table_key(spec, self.projection, self.source_key)
         self.mode = spec.mode if self.key else "append"

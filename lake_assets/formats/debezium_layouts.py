@@ -24,7 +24,7 @@ _OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
 MOVED = ">"
 _ADDED_FIELDS = {
     *FIELDS, "op", "deleted", "table", "schema", "db", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot", "name", "version",
-    "xmin", "origin", "origin_lsn", "gtid", "server_id", "thread", "query",
+    "xmin", "origin", "origin_lsn", "row", "gtid", "server_id", "thread", "query",
 }  # fmt: skip
 
 

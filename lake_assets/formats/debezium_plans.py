@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -42,7 +42,7 @@ from lake_assets.lake.names import literal
 _NO_ORDER = (
     "nothing in the events orders their changes: they have no LSN, no SCN and no position in a binary log. Let the "
     "connector add it (where ExtractNewRecordState flattens events: `add.fields=op,table,source.lsn` for Postgres, "
-    "`source.file,source.pos,source.row` for MySQL and MariaDB, `source.commit_lsn,source.change_lsn` for SQL Server "
+    "`source.file,source.pos` for MySQL and MariaDB, `source.commit_lsn,source.change_lsn` for SQL Server "
     "and Db2, `source.commit_scn,source.scn` for Oracle), or declare"
 )
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
@@ -150,17 +150,11 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
-    missing_values = [f"{objects.value(after, c.name)} IS NULL" for c in columns.values()]
+    lacks_value = {n: f"{objects.value(after, c.name)} IS NULL" for n, c in columns.items()}
+    keys = {hints.rename.get(k, k).lower() for k in key.fields} | {k.lower() for k in hints.key}
     # Names matter only if a value is missing, or may be present under two names.
-    is_missing = " OR ".join(missing_values) or "false"
-    if enveloped:
-        is_missing = f"{inner}.op = 'u' AND ({is_missing})"
-    # A key that is not there is rejected as null, or as missing.
-    is_key = {hints.rename.get(k, k).lower() for k in key.fields} | {k.lower() for k in hints.key}
-    if null_keys := [f"{objects.value(after, c.name)} IS NULL" for n, c in columns.items() if n in is_key]:
-        without_key = f"{inner}.op <> 'd' AND " if enveloped else ""
-        is_missing = f"({is_missing}) OR {without_key}({' OR '.join(null_keys)})"
-    needs_names = "true" if any(c.spellings for c in columns.values()) else is_missing
+    needs_names = _lacks_any(lacks_value, keys, f"{inner}.op" if enveloped else "")
+    needs_names = "true" if any(c.spellings for c in columns.values()) else needs_names
     names = f"CASE WHEN {needs_names} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
     parsed = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
@@ -171,6 +165,23 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
         layout = flattened_layout(objects, parsed, at, key_map, key.fields, fields)
     plan = _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
     return replace(plan, before=before)
+
+
+def _lacks_any(lacks_value: Mapping[str, str], keys: Collection[str], op: str) -> str:
+    """Return SQL of a boolean: a value is missing that may be null, unchanged or left out.
+
+    Args:
+        lacks_value: SQL of a boolean by column: its value is missing.
+        keys: columns of the key. One that is not there is rejected as null, or as missing.
+        op: SQL of the op of an envelope; empty: the row is flattened.
+    """
+    lacks = " OR ".join(lacks_value.values()) or "false"
+    lacks = f"{op} = 'u' AND ({lacks})" if op else lacks
+    null_keys = " OR ".join(sql for column, sql in lacks_value.items() if column in keys)
+    if not null_keys:
+        return lacks
+    not_deleted = f"{op} <> 'd' AND " if op else ""
+    return f"({lacks}) OR {not_deleted}({null_keys})"
 
 
 def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], hints: Hints) -> EventPlan:

@@ -127,7 +127,8 @@ class Rows(Format):
             raise MalformedRecordError("expected an object, the columns of a row")
         op = next((v for k, v in record.items() if k.lower() == self.op.lower()), None)
         if isinstance(op, dict | list) or op_of_word(word_of(op), self.words, self.missing) is None:
-            raise MalformedRecordError(f"{self.op} is {op!r}, expected one of {', '.join(self.words)}")
+            advice = "" if self.version else " (`flag` declares other columns and values)"
+            raise MalformedRecordError(f"{self.op} is {op!r}, expected one of {', '.join(self.words)}{advice}")
         for name in record:
             named(name, "a column's name")
         if table is None:

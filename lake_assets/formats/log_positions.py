@@ -3,7 +3,7 @@
 Each connector names a position in its own fields (`source.file`, `source.lsn`, ...). The text in `_sequence` is one of:
 
     <20 digits>/<20 digits>/<20 digits>       Postgres: place, LSN of the change, LSN of the commit before it
-    b<file>/<position>/<row>/<log>            MySQL, MariaDB: binary log
+    b<file>/<position>/<log>                  MySQL, MariaDB: binary log
     c<commit LSN>/<change LSN>/<number>       SQL Server, Db2, Informix
     s<commit SCN>/<SCN>/<RS_ID>/<SSN>         Oracle
 
@@ -122,14 +122,12 @@ def upgraded(sequence: str) -> str:
 
 
 def _binary_log(values: Values, is_read: str) -> str:
+    # Not `row`: it begins anew with each event of rows, and MariaDB writes no positions of events within a transaction.
     file = values["file"]
     number = f"regexp_extract({file}, '[.]([0-9]{{1,10}})$', 1)"
-    row = _padded(f"coalesce({values['row']}, '0')", 10) if "row" in values else "'0000000000'"
     log = f"regexp_extract({file}, '^(.*)[.][0-9]+$', 1)"
-    return (
-        f"concat('b', CASE WHEN {number} <> '' THEN lpad({number}, 10, '0') END, '/', {_padded(values['pos'])}, '/', "
-        f"{row}, '/', {log})"
-    )
+    number = f"CASE WHEN {number} <> '' THEN lpad({number}, 10, '0') END"
+    return f"concat('b', {number}, '/', {_padded(values['pos'])}, '/', {log})"
 
 
 def _commit_lsn(values: Values, is_read: str) -> str:
@@ -159,7 +157,7 @@ def _oracle(values: Values, is_read: str) -> str:
 
 _LOGS = (
     _Log(("lsn", "sequence"), ("lsn", "sequence"), _postgres, any_of=True),
-    _Log(("file", "pos"), ("file", "pos", "row"), _binary_log),
+    _Log(("file", "pos"), ("file", "pos"), _binary_log),
     _Log(("commit_lsn",), ("commit_lsn", "change_lsn", "event_serial_no"), _commit_lsn),
     _Log(("scn",), ("scn", "commit_scn", "rs_id", "ssn"), _oracle),
 )
@@ -188,7 +186,7 @@ def position(values: Values, is_read: str) -> str | None:
 
 
 LOG = (
-    f"CASE WHEN {SEQUENCE} LIKE 'b%' THEN concat('the binary log ', split_part({SEQUENCE}, '/', 4)) "
+    f"CASE WHEN {SEQUENCE} LIKE 'b%' THEN concat('the binary log ', split_part({SEQUENCE}, '/', 3)) "
     f"WHEN {SEQUENCE} LIKE 'c%' THEN 'commit LSNs' WHEN {SEQUENCE} LIKE 's%' THEN 'SCNs' "
     f"WHEN {_IS_POSTGRES} THEN 'the write-ahead log' WHEN length({SEQUENCE}) = 20 THEN 'times' END"
 )

@@ -149,7 +149,7 @@ def _of_sources(specs: Sequence[Spec], lake: LakeBase, at: At) -> list[str]:
     problems: list[str] = []
     for spec in specs:
         if isinstance(spec, StagingSpec):
-            problems += _refusal(lake, spec)
+            problems += [*_refusal(lake, spec), *_missing_time(lake, spec)]
         elif isinstance(spec, RawSpec) and spec.source:
             source = lake.find(spec.source)
             if source is not None and (missing := spec.missing_columns(_columns(source))):
@@ -163,6 +163,21 @@ def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
     except TableClaimedError as e:
         return [str(e)]
     return []
+
+
+def _missing_time(lake: LakeBase, spec: StagingSpec) -> list[str]:
+    """Return the mistake that no declared `time` of a change set is a column."""
+    staging = lake.find(spec.table) if spec.layout and spec.layout.time else None
+    if not staging or not spec.layout:
+        return []
+    columns = [f.name for f in staging.schema().fields if f.name not in TECHNICAL]
+    times = [spec.rename.get(t, t) for t in spec.layout.time]
+    if {t.lower() for t in times} & {c.lower() for c in columns}:
+        return []
+    return [
+        f"{spec.table}: `time` names {', '.join(times)}{nearest(times[0], columns)}, and the columns are "
+        f"{', '.join(columns)}"
+    ]
 
 
 def _unknown_tables(

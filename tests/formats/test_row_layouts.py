@@ -18,6 +18,7 @@ from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.pipeline_config import Stream
 from lake_assets.pipeline.config.yaml_file import read_pipeline
+from lake_assets.pipeline.pipeline_checks import mistakes
 from tests.support.parsing import Parsed, lines_of, parse
 
 T = SourceTable("public", "t")
@@ -194,9 +195,12 @@ def test_files_of_dms_become_the_current_rows(lake: Lake) -> None:
     (folder / "20240101-000000001.csv").write_text("Op,id,v\nU,1,d\nD,2,b\nI,4,e\n")
     tables = [{"table": "public.t", "key": "id"}]
 
+    def declared(flag: Any, time: Any = ()) -> Pipeline:
+        config = {"name": "p", "streams": [stream(flag, time, tables=tables)]}
+        return Pipeline(PipelineConfig.model_validate(config))
+
     def run(flag: Any) -> dict[str, Any]:
-        config = {"name": "p", "streams": [stream(flag, tables=tables)]}
-        pipeline = Pipeline(PipelineConfig.model_validate(config))
+        pipeline = declared(flag)
         assert not [o.error for o in pipeline.replay(lake) if o.error]
         return {o.table: o for o in pipeline.run(lake)}
 
@@ -211,3 +215,7 @@ def test_files_of_dms_become_the_current_rows(lake: Lake) -> None:
     (folder / "LOAD00000002.csv").write_text("id,v\n3,old\n5,new\n")
     assert run(DMS)["staging.t"].rejected == 0
     assert current(lake) == {1: "d", 3: "f", 4: "e", 5: "new"}
+    assert mistakes(declared(DMS, "V"), lake) == []
+    assert mistakes(declared(DMS, "vv"), lake) == [
+        "staging.t: `time` names vv (did you mean v?), and the columns are id, v"
+    ]

@@ -12,6 +12,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.commands.check import checked
 from lake_assets.errors import InvalidNameError, PipelineError
 from lake_assets.lake.names import read_column, spelled
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config.pipeline_config import SqlModel, Stream
 from lake_assets.tables.partitioning.partition_fields import PartitionField
@@ -96,6 +97,21 @@ def test_every_setting_reads_every_name(setting: str) -> None:
     assert [read(n) for n in NAMES] == [n.strip() if trims else n for n in NAMES]
 
 
+def test_the_columns_of_a_model_are_found_in_any_case(plain_lake: Lake) -> None:
+    model = {
+        "name": "agg.m", "sql": "SELECT max(id) AS `Id`, city AS `a b` FROM final.t GROUP BY city", "key": "A B",
+        "range": {"column": "iD"}, "partitions": "A b", "audits": [{"not_null": "ID"}],
+    }  # fmt: skip
+    streams = [{"name": "s", "tables": ["public.t"]}]
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "streams": streams, "models": [model]}))
+    spec = pipeline.specs(plain_lake)[-1]
+    assert isinstance(spec, ModelSpec)
+    assert spec.span
+    assert spec.partitions
+    assert (spec.key, spec.span.column, spec.partitions.by) == (("a b",), "Id", "a b")
+    assert [a.columns for a in spec.audits] == [("Id",)]
+
+
 @pytest.mark.parametrize("text", ["days(x", "day(x)", "days()", "bucket(x)", "bucket(4)", "days(4, x)", "f(x)", "`"])
 def test_what_looks_like_a_transform_and_is_none_is_named(text: str) -> None:
     if text in ("days(x", "`"):
@@ -117,51 +133,51 @@ def test_a_name_needs_a_character() -> None:
 
 # --- tables -------------------------------------------------------------------------------------------------------
 
-OWN = tuple(n for n in NAMES if n not in ("1", "-", " d"))
-# Spelled otherwise in the declaration than in the stream.
-OTHER_CASE = {"a b": "A B", "Ünï": "ünÏ", "SELECT": "select", "it's": "IT'S"}
+# As declared, and as the stream has them.
+OWN = {
+    "A B": "a b", "`a.b`": "a.b", "IT'S": "it's", "`back``tick`": "back`tick", "ünÏ": "Ünï", "select": "SELECT",
+    "a,b": "a,b",
+}  # fmt: skip
 
 
-def rows(*values: str) -> str:
-    """Changes of row 1, and of a row of its own for each value."""
+def changes(at: int, v: str) -> str:
+    """A change of row 1 of each table, and a row of its own."""
+    names, types = ["id", *OWN.values()], ["integer", *("text" for _ in OWN)]
     lines = [
-        {"FLAG": "U", "CDC_TIMESTAMP": n, "id": i, **{c: f"{v} {k % 2}" for k, c in enumerate(NAMES)}, "v": v}
-        for n, v in enumerate(values)
-        for i in (1, 10 + n)
-    ]
+        {"changeType": "insert", "timestamp": str(at), "schema": "public", "table": table, "columnNames": names,
+         "columnTypes": types, "columnValues": [i, *(f"{v} {n % 2}" for n in range(len(OWN)))]}
+        for table in ("versions", "parts") for i in (1, at)
+    ]  # fmt: skip
     return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
-@pytest.mark.parametrize("write", [quoted, lambda n: OTHER_CASE.get(n, n)], ids=["in backticks", "in another case"])
-def test_tables_with_all_names_in_all_settings(lake: Lake, write: Callable[[str], str]) -> None:
-    names, key = [write(n) for n in OWN], write("id") if write is quoted else "ID"
-    fields = [f"truncate(3, {quoted(write('a b')) if write is not quoted else write('a b')})", *names[1:]]
-    audits = [{"not_null": names}, {"unique": [key, *names]}, {"accepted_values": {names[0]: ["a 0", "b 0", "c 0"]}}]
+def test_tables_with_odd_names_in_all_settings(lake: Lake) -> None:
+    """Two tables, whose settings write the names in another case or in backticks."""
+    names = list(OWN)
+    # An audit without a name is called like its column, without special characters.
+    audits = [*({"not_null": n, "name": f"n{i}"} for i, n in enumerate(names)), {"unique": ["ID", *names]},
+              {"accepted_values": {names[0]: ["a 0", "b 0"]}}]  # fmt: skip
     declared: dict[str, dict[str, Any]] = {
-        "versions": {"key": key, "mode": "scd2", "track": names, "partition_by": fields, "sort_by": names},
-        "wide": {"key": [key, *names], "order_by": names, "audits": audits, "sort_by": names},
-        "parts": {"key": key, "partition_by": names[:4], "write": "overwrite-partitions"},
-        "daily": {"key": key, "partitions": names[0], "types": dict.fromkeys(names, "string")},
-        "columns": {"key": key, "columns": "*, `a.b` AS `c.d`", "mode": "scd2", "track": ["c.D"]},
-    }
-    streams = [
-        {"name": name, "format": "change-set", "tables": [{"table": f"public.{name}", **settings}]}
-        for name, settings in declared.items()
-    ]
+        "versions": {"key": "ID", "mode": "scd2", "columns": "*, `a.b` AS `c.d`", "track": [*names, "C.D"],
+                     "partitions": names[0], "types": dict.fromkeys(names, "string"), "sort_by": names},
+        "parts": {"key": ["`Id`", names[1]], "order_by": names[:3], "audits": audits, "write": "overwrite-partitions",
+                  "partition_by": ["truncate(3, A B)", *names[1:4]]},
+    }  # fmt: skip
+    tables = [{"table": f"public.{name}", **settings} for name, settings in declared.items()]
+    streams = [{"name": "s", "format": "simplified", "tables": tables}]
     pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "streams": streams}))
-    for file, text in (("a", rows("a", "b")), ("b", rows("b", "c"))):
-        for name in declared:
-            (folder := lake.config.home / "landing" / name).mkdir(parents=True, exist_ok=True)
-            (folder / f"{file}.jsonl").write_text(text.replace('"CDC_TIMESTAMP": ', f'"CDC_TIMESTAMP": {ord(file)}'))
+    (folder := lake.config.home / "landing" / "s").mkdir(parents=True)
+    for at, v in ((2, "a"), (3, "b")):
+        (folder / f"{at}.jsonl").write_text(changes(at, v))
         assert not [(o.table, o.error) for o in pipeline.run(lake) if o.error]
         assert not checked(pipeline, lake).mistakes
 
     def values(name: str, where: str = "true") -> list[str]:
-        found = lake.spark().table(lake.sql_name(f"final.{name}")).where(where).collect()
-        return sorted(r["a b"] for r in found)
+        # Names in a new table are spelled as they are declared.
+        found = lake.spark().table(lake.sql_name(f"final.{name}")).where(where).select("`a b`").collect()
+        return sorted(r[0] for r in found)
 
-    assert values("parts") == values("daily") == ["b 0", "c 0", "c 0"]
-    assert values("versions", "id = 1") == values("columns", "id = 1") == ["a 0", "b 0", "c 0"]
-    assert values("versions", "id = 1 AND is_current") == ["c 0"]
-    assert len(values("wide")) == 6
+    assert values("versions", "id = 1") == ["a 0", "b 0"]
+    assert values("versions", "id = 1 AND is_current") == ["b 0"]
+    assert values("parts") == ["a 0", "a 0", "b 0", "b 0"]
     assert not [o for o in pipeline.run(lake) if o.status != "nothing"]

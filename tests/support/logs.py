@@ -58,8 +58,11 @@ def history(
             op = choose.choice("ud") if is_there else "c"
             value = None if op == "d" else f"v{n}.{i}"
             # Several rows of one statement share a position.
-            row = choose.randint(0, 1) if connector in ("mysql", "mariadb") and changes else 0
-            at, number = (changes[-1][0], changes[-1][1] + 1) if row else (log.step(choose), 0)
+            is_shared = (
+                changes and key not in {c[3] for c in changes if c[0] == changes[-1][0]} and choose.random() < 0.5
+            )
+            is_shared = is_shared and connector in ("mysql", "mariadb")
+            at, number = (changes[-1][0], changes[-1][1] + 1) if is_shared else (log.step(choose), 0)
             changes.append((at, number, op, key, value))
             state[key] = value
         opened.append((changes, state, begun))

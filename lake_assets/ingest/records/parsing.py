@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
@@ -16,7 +16,7 @@ from lake_assets.formats import EventPlan
 from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, schemas_of, with_payloads
+from lake_assets.ingest.records.batch_schemas import BatchSchema, BySource, find_schemas, schemas_of, with_payloads
 from lake_assets.ingest.records.event_rows import events_of, rows_of
 from lake_assets.ingest.records.on_conflict import resolve_conflicts
 from lake_assets.ingest.records.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
@@ -109,11 +109,7 @@ def parse(
     check_key(records, planned, spec, key)
     planned = [_judged(p, spec) for p in resolve_conflicts(planned, spec, existing)]
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
-    if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in existing)]:
-        raise UnsupportedEventError(
-            f"{spec.table}: the source has columns called {', '.join(clash)}, which staging, captures or Iceberg use "
-            "themselves: declare other names for them (`rename`)"
-        )
+    _check_names(spec, columns, existing)
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
     parts: list[DataFrame] = []
@@ -133,11 +129,6 @@ def parse(
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
     defaults, renames = unreported(planned, existing, spec.rename)
-    first = {s.seen.schema: s.first for s in schemas}
-    since = {
-        name: min(first.get(s, 0) for p in planned if any(c.name == name for c in p.plan.columns) for s in p.schemas)
-        for name in (*defaults, *(new for _, new in renames))
-    }
     return Parsed(
         rows,
         _key(keys, parts),
@@ -149,9 +140,27 @@ def parse(
         tuple(dict.fromkeys(c.name for p in planned for c in p.plan.columns if c.saturates)),
         is_by_time=any(p.plan.is_by_time for p in planned),
         tombstones=tombstones,
-        since=since,
+        since=_since(planned, schemas, (*defaults, *(new for _, new in renames))),
         filled={c.name: c for p in reversed(planned) for c in p.plan.columns if c.name in defaults and c.has_default},
     )
+
+
+def _check_names(spec: StagingSpec, columns: Collection[str], existing: Collection[str]) -> None:
+    """Raise UnsupportedEventError if the source has columns with names that staging uses itself."""
+    if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in existing)]:
+        raise UnsupportedEventError(
+            f"{spec.table}: the source has columns called {', '.join(clash)}, which staging, captures or Iceberg use "
+            "themselves: declare other names for them (`rename`)"
+        )
+
+
+def _since(planned: Sequence[Planned], schemas: Sequence[BatchSchema], columns: Sequence[str]) -> dict[str, int]:
+    """Return, by column, the position of the first record whose schema has it."""
+    first = {s.seen.schema: s.first for s in schemas}
+    return {
+        name: min(first.get(s, 0) for p in planned if any(c.name == name for c in p.plan.columns) for s in p.schemas)
+        for name in columns
+    }
 
 
 def _tombstones(records: DataFrame, planned: Planned) -> DataFrame:

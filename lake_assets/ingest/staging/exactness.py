@@ -226,7 +226,7 @@ def by_time() -> Reason:
         "time",
         "only a time orders the events: of two changes of a row at the same moment, the one that arrives last counts. "
         "Let ExtractNewRecordState add the position in the source's log (`add.fields`: source.lsn for Postgres; "
-        "source.file, source.pos and source.row for MySQL and MariaDB) before the first load, or declare "
+        "source.file and source.pos for MySQL and MariaDB) before the first load, or declare "
         "`order_by: _position` if the events arrive in the order in which they happened",
     )
 

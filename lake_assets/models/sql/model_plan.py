@@ -292,7 +292,12 @@ def output_columns(name: str, sql: str) -> list[str]:
     Raises:
         ModelError: see `parse`.
     """
-    selects = parse(name, sql).selects
+    return outputs_of(parse(name, sql))
+
+
+def outputs_of(query: exp.Query) -> list[str]:
+    """Like `output_columns`, for a parsed model."""
+    selects = query.selects
     return [] if any(s.is_star or not s.alias_or_name for s in selects) else [s.alias_or_name for s in selects]
 
 

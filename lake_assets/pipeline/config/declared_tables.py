@@ -18,9 +18,10 @@ from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.raw_tables import routes
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.names import spelled
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
-from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.models.sql.model_plan import outputs_of, parse, sources_of
 from lake_assets.models.sql.query_text import without_catalog
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import combined_settings
@@ -248,10 +249,13 @@ class DeclaredTables:
 
     def _sources(
         self, catalog: str
-    ) -> tuple[dict[TableId, ModelText], dict[TableId, tuple[TableId, ...]], dict[TableId, str]]:
-        """Return the SQL of each model without the name of the lake's catalog, its sources, and by model why its SQL
-        cannot be used."""
+    ) -> tuple[
+        dict[TableId, ModelText], dict[TableId, tuple[TableId, ...]], dict[TableId, list[str]], dict[TableId, str]
+    ]:
+        """Return the SQL of each model without the name of the lake's catalog, its sources, its columns as far as the
+        SQL names them, and by model why its SQL cannot be used."""
         sources: dict[TableId, tuple[TableId, ...]] = {}
+        outputs: dict[TableId, list[str]] = {}
         refused = {TableId.parse(name): why for name, why in self.refused.items()}
         texts = {TableId.parse(m.name): self.texts[m.name] for m in self._queries}
         for table, text in texts.items():
@@ -262,22 +266,24 @@ class DeclaredTables:
                         texts[table] = replace(text, sql=without_catalog(query, text.sql, catalog))
                         query = parse(str(table), texts[table].sql)
                     sources[table] = sources_of(str(table), query, catalog)
+                    outputs[table] = outputs_of(query)
             except ModelError as e:
                 refused[table] = str(located(e, text.origin))
         for circle, why in circles_of(sources, texts).items():
             refused |= dict.fromkeys(circle, why)
-        return texts, {t: names for t, names in sources.items() if t not in refused}, refused
+        return texts, {t: names for t, names in sources.items() if t not in refused}, outputs, refused
 
     def _models(
         self, catalog: str, tables: Collection[TableId], mistakes: list[PipelineError]
     ) -> Iterator[tuple[ModelSpec, Place]]:
         tables = {*tables, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
         tables |= {TableId.parse(j.table) for j in self.config.jobs}
-        texts, sources, refused = self._sources(catalog)
+        texts, sources, outputs, refused = self._sources(catalog)
         position = {id(m): i for i, m in enumerate(self.config.models)}
         for model in self._queries:
             table, place = TableId.parse(model.name), ("models", position[id(model)])
-            text, reads = texts[table], sources.get(table, ())
+            text, reads, columns = texts[table], sources.get(table, ()), outputs.get(table, [])
+            span = model.span
             audits: tuple[Audit, ...] = ()
             with collected(mistakes, self.at(*place, "audits")):
                 audits = read_audits(table, model.audits)
@@ -289,19 +295,19 @@ class DeclaredTables:
                 text.sql,
                 reads,
                 self.config.name,
-                tuple(model.key),
+                tuple(spelled(k, columns) for k in model.key),
                 model.properties,
                 text.origin,
                 model.on_query_change,
                 model.full_above,
-                model.span,
+                replace(span, column=spelled(span.column, columns)) if span else None,
                 on_gap=model.on_gap,
                 on_replaced=model.on_replaced,
                 batch=batch_size(wait, model, self.config),
                 shown=combined_settings([model, self.config]),
-                audits=audits,
+                audits=tuple(a.spelled_as(columns) for a in audits),
                 comparisons=read_comparisons(model.audits),
-                partitions=model.partitions.declared if model.partitions else None,
+                partitions=model.partitions.declared.spelled_as(columns) if model.partitions else None,
                 refused=refused.get(table, ""),
             )
             yield spec, place

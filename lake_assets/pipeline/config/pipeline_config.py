@@ -191,7 +191,7 @@ class SqlModel(Batches, TableSettings):
         "merge them by key, replace the affected keys or range, or overwrite the table; default: maintain the result "
         "of the query",
     )
-    replace: list[str] | dict[str, str | dict[str, str]] | None = Field(
+    replace: list[ColumnName] | dict[ColumnName, str | dict[str, str]] | None = Field(
         default=None,
         description="with write: the columns whose affected values are replaced; or, by column, the SQL expression of "
         "its value for a changed row, or one by table; default: the key, or the column of range",

@@ -77,9 +77,7 @@ class Partitions:
     @property
     def first(self) -> str:
         """The key of the first partition; empty without a start."""
-        if self.every is None or self.start is None:
-            return ""
-        return self.start.strftime(_FORMATS[self.every])
+        return self.start.strftime(_FORMATS[self.every]) if self.every and self.start else ""
 
     def spelled_as(self, columns: Iterable[str]) -> Self:
         """Return the declaration with its column spelled as a table with these columns spells it."""
@@ -151,9 +149,7 @@ class Partitions:
         if value is None:
             return OTHER if self.values is not None else NULL
         text = _text_of(value)
-        if self.values is not None and text not in self.values:
-            return OTHER
-        return key_of_text(text)
+        return OTHER if self.values is not None and text not in self.values else key_of_text(text)
 
     def _time_key(self, value: date | datetime) -> str:
         assert self.every is not None
