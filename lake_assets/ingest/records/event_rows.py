@@ -28,13 +28,14 @@ from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 
 BAD = "_bad"
+RECORD = "record_text"
 UNREADABLE = "the record cannot be read as its format says"
 
 
 def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
     """Return `position`, `arrived_at` and `e`: one row per event; `e` is null for a record that cannot be read.
 
-    If numbers are to be repeated as the record spells them, `record` is returned too.
+    If numbers are to be repeated as the record spells them, its text is returned too (`RECORD`).
 
     Args:
         records: rows of the raw table.
@@ -51,10 +52,12 @@ def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
             f"flatten(transform(transform({events}, e -> {plan.split}), "
             f"changes -> CASE WHEN {unreadable} THEN array(NULL) ELSE changes END))"
         )
+    text = [RECORD] if _repeats_numbers(plan) else []
+    if text:
+        records = records.selectExpr("*", f"record AS {RECORD}")
     for name, sql in plan.before:
         records = records.selectExpr("*", f"{sql} AS {name}")
-    record = ["record"] if _repeats_numbers(plan) else []
-    rows = records.selectExpr("position", "arrived_at", *record, f"explode({events}) AS e")
+    rows = records.selectExpr("position", "arrived_at", *text, f"explode({events}) AS e")
     return rows.where(plan.where) if plan.where else rows
 
 
@@ -88,7 +91,7 @@ def rows_of(
         ARRIVED_AT: "arrived_at",
     }
     columns = list(enumerate(plan.columns))
-    record = ["record"] if _repeats_numbers(plan) else []
+    record = [RECORD] if _repeats_numbers(plan) else []
     carried = [*record, "none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
     texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
     texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {texts[i]} END" if c.unavailable else texts[i] for i, c in columns]
@@ -211,7 +214,7 @@ def _unless_number(column: EventColumn) -> str:
     number = f"concat({literal(_member(column.record_names))}, ({column.text}), '[^0-9.eE]')"
     told = "' (a number: its bytes in base64 are expected, as with decimal.format=BASE64)'"
     return (
-        f"CASE WHEN ({column.text}) RLIKE '^[0-9]+$' AND record RLIKE {number} "
+        f"CASE WHEN ({column.text}) RLIKE '^[0-9]+$' AND {RECORD} RLIKE {number} "
         f"THEN concat(({column.text}), {told}) ELSE {column.text} END"
     )
 
@@ -221,4 +224,4 @@ def _own_number(i: int, names: Sequence[str]) -> str:
     number = literal(rf"{_member(names)}(-?[0-9][0-9.eE+-]*+)")
     # A row has a column once, but a record may have several rows: the numbers in them differ.
     is_it = f"try_cast(n AS DOUBLE) <=> try_cast(replace(t{i}, '\"', '') AS DOUBLE)"
-    return f"coalesce(get(filter(regexp_extract_all(record, {number}, 1), n -> {is_it}), 0), t{i})"
+    return f"coalesce(get(filter(regexp_extract_all({RECORD}, {number}, 1), n -> {is_it}), 0), t{i})"
