@@ -31,13 +31,14 @@ BAD = "_bad"
 DOES_NOT_FIT = " does not fit "
 # Between the reasons of several values of one event.
 SEPARATOR = "; "
+RECORD = "record_text"
 UNREADABLE = "the record cannot be read as its format says"
 
 
 def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
     """Return `position`, `arrived_at` and `e`: one row per event; `e` is null for a record that cannot be read.
 
-    If numbers are to be repeated as the record spells them, `record` is returned too.
+    If numbers are to be repeated as the record spells them, its text is returned too (`RECORD`).
 
     Args:
         records: rows of the raw table.
@@ -54,10 +55,12 @@ def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
             f"flatten(transform(transform({events}, e -> {plan.split}), "
             f"changes -> CASE WHEN {unreadable} THEN array(NULL) ELSE changes END))"
         )
+    text = [RECORD] if _repeats_numbers(plan) else []
+    if text:
+        records = records.selectExpr("*", f"record AS {RECORD}")
     for name, sql in plan.before:
         records = records.selectExpr("*", f"{sql} AS {name}")
-    record = ["record"] if _repeats_numbers(plan) else []
-    rows = records.selectExpr("position", "arrived_at", *record, f"explode({events}) AS e")
+    rows = records.selectExpr("position", "arrived_at", *text, f"explode({events}) AS e")
     return rows.where(plan.where) if plan.where else rows
 
 
@@ -91,7 +94,7 @@ def rows_of(
         ARRIVED_AT: "arrived_at",
     }
     columns = list(enumerate(plan.columns))
-    record = ["record"] if _repeats_numbers(plan) else []
+    record = [RECORD] if _repeats_numbers(plan) else []
     named = {f"n{i}": c.is_named for i, c in columns if c.name in plan.key and c.is_named}
     fixed_columns = [*record, "none", "no_place", *map(quote, fixed)]
     carried = [*fixed_columns, *(f"{part}{i}" for part in "tu" for i, _ in columns), *named]
@@ -232,7 +235,7 @@ def _unless_number(column: EventColumn) -> str:
     number = f"concat({literal(_member(column.record_names))}, ({column.text}), '[^0-9.eE]')"
     told = "' (a number: its bytes in base64 are expected, as with decimal.format=BASE64)'"
     return (
-        f"CASE WHEN ({column.text}) RLIKE '^[0-9]+$' AND record RLIKE {number} "
+        f"CASE WHEN ({column.text}) RLIKE '^[0-9]+$' AND {RECORD} RLIKE {number} "
         f"THEN concat(({column.text}), {told}) ELSE {column.text} END"
     )
 
@@ -242,4 +245,4 @@ def _own_number(i: int, names: Sequence[str]) -> str:
     number = literal(rf"{_member(names)}(-?[0-9][0-9.eE+-]*+)")
     # A row has a column once, but a record may have several rows: the numbers in them differ.
     is_it = f"try_cast(n AS DOUBLE) <=> try_cast(replace(t{i}, '\"', '') AS DOUBLE)"
-    return f"coalesce(get(filter(regexp_extract_all(record, {number}, 1), n -> {is_it}), 0), t{i})"
+    return f"coalesce(get(filter(regexp_extract_all({RECORD}, {number}, 1), n -> {is_it}), 0), t{i})"
