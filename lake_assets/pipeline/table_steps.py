@@ -21,6 +21,7 @@ from lake_assets.final.final_tables import absorb_changes
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.ingest.raw.landing import land, new_files
+from lake_assets.ingest.raw.landing_folder import nothing_arrived
 from lake_assets.ingest.raw.source_tables import pending_of_table
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.records.routing import replay as replay_records
@@ -188,10 +189,9 @@ class RawStep(TableStep[RawSpec]):
             return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
         landed = land(lake, spec)
         if not landed.files and not landed.why:
-            if spec.landing and not spec.landing.exists():
-                return Outcome(name, "waiting", why=f"the folder {spec.landing} does not exist yet{_place(lake, spec)}")
-            if spec.landing and landed.snapshot is None:
-                return Outcome(name, "nothing", why=f"no file has arrived in {spec.landing} yet{_place(lake, spec)}")
+            if spec.landing and (landed.snapshot is None or not spec.landing.exists()):
+                status, why = nothing_arrived(spec.landing, lake.config.home)
+                return Outcome(name, status, why=why)
             return Outcome(name, "nothing")
         return Outcome(
             name,
@@ -227,12 +227,6 @@ class RawStep(TableStep[RawSpec]):
         if table != ledger_of(self.spec.table):
             return LOST_FILE_ADVICE
         return f"Restore the file from a backup; or drop {table}: the next run creates it again from {self.spec.table}"
-
-
-def _place(lake: LakeBase, spec: RawSpec) -> str:
-    """Return where a landing folder lies, for messages: a relative one may have been meant to lie elsewhere."""
-    is_inside = spec.landing is not None and spec.landing.is_relative_to(lake.config.home)
-    return " (a relative `landing` is below the home of the lake)" if is_inside else ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import orjson
 
@@ -34,6 +34,19 @@ _HINTS = {
     b"\xfe\xff": ". It starts like UTF-16: write UTF-8",
 }
 _NOT_LANDED = "Nothing of it was landed; files before it were. Deliver the whole file (write elsewhere, then rename)"
+
+
+def nothing_arrived(folder: Path, home: Path) -> tuple[Literal["waiting", "nothing"], str]:
+    """Return the status of a landing from which no file has ever arrived, and what it watches.
+
+    Args:
+        folder: the landing folder.
+        home: the lake's home; a relative folder may have been meant to lie elsewhere.
+    """
+    where = " (a relative `landing` is below the home of the lake)" if folder.is_relative_to(home) else ""
+    if not folder.exists():
+        return "waiting", f"the folder {folder} does not exist yet{where}"
+    return "nothing", f"no file has arrived in {folder} yet{where}"
 
 
 def listing(folder: Path) -> list[Path]:

@@ -110,13 +110,6 @@ def taken_as_null(column: str) -> Reason:
     )
 
 
-def misfitting_columns(lake: LakeBase, staging: TableId) -> list[str]:
-    """Return the columns with values that do not fit their types and are null instead."""
-    rows = lake.spark().table(lake.sql_name(staging)).where(F.col(MISFITS).isNotNull())
-    names = rows.select(F.explode(MISFITS).alias("m")).select(F.expr(f"split_part(m, {literal(DOES_NOT_FIT)}, 1)"))
-    return sorted(r[0] for r in names.distinct().collect())
-
-
 def generated(column: str) -> Reason:
     """Return the reason for a column that a snapshot has and the changes after it leave out."""
     return Reason(

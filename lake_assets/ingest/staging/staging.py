@@ -38,6 +38,7 @@ from lake_assets.ingest.staging.staging_columns import (
     rename_columns,
     set_property,
 )
+from lake_assets.ingest.staging.staging_rejects import misfitting_columns
 from lake_assets.ingest.staging.staging_writes import Written, append_batch, may_append, merge_batch, replace_table
 from lake_assets.ingest.staging.tombstone_events import with_deletes
 from lake_assets.lake import LakeBase
@@ -349,7 +350,7 @@ def _inexact(
         seen += [exactness.by_time()] if parsed.is_by_time else []
         seen += [exactness.deleted_by_tombstones()] if parsed.has_tombstones else []
     if written.misfits:
-        seen += [exactness.taken_as_null(c) for c in exactness.misfitting_columns(lake, spec.table)]
+        seen += [exactness.taken_as_null(c) for c in misfitting_columns(lake, spec.table)]
     mark, raw = known_marks(lake.table(spec.table)).get(str(spec.raw)), lake.find(spec.raw)
     if mark is not None and mark.snapshot is not None and raw is not None:
         last = read_snapshots(raw, mark.snapshot).get(str(spec.source_table))

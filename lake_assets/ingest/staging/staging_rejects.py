@@ -10,9 +10,10 @@ from pyspark.sql import functions as F
 from lake_assets.formats.event_model import INDEX, MISFITS, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
-from lake_assets.ingest.records.event_rows import BAD
+from lake_assets.ingest.records.event_rows import BAD, DOES_NOT_FIT
 from lake_assets.ingest.records.parsing import Parsed
-from lake_assets.lake import LakeBase, quote
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.names import literal
 
 
 def record_rejects(
@@ -83,3 +84,10 @@ def _reason() -> Column:
 def _described(bad: DataFrame, records: DataFrame) -> DataFrame:
     columns = ("position", "record", "source_file", "source_line", "arrived_at")
     return bad.join(records.select(*columns), "position")
+
+
+def misfitting_columns(lake: LakeBase, staging: TableId) -> list[str]:
+    """Return the columns with values that do not fit their types and are null instead."""
+    rows = lake.spark().table(lake.sql_name(staging)).where(F.col(MISFITS).isNotNull())
+    names = rows.select(F.explode(MISFITS).alias("m")).select(F.expr(f"split_part(m, {literal(DOES_NOT_FIT)}, 1)"))
+    return sorted(r[0] for r in names.distinct().collect())
