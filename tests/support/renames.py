@@ -121,8 +121,8 @@ class Renamed:
             "schema": {"type": "struct", "optional": False, "fields": [f for f in fields if f["field"] == "id"]},
             "payload": {"id": id_},
         }} if self.mode != "copies" else {"value": {"schema": schema, "payload": payload}}))  # fmt: skip
-        # Columns that are gone keep their values.
-        held = {**(old or {}), **new} if new and old else new
+        # Columns that are gone keep their values; those that are not there yet are null.
+        held = new and {"c": None, "m": None, "x": None, **(old or {}), **new}
         if old is not None and self.mode == "versions":
             row, since, _ = next(v for v in reversed(self.versions) if v[0]["id"] == id_ and v[2] is None)
             if held != row:
