@@ -218,9 +218,7 @@ class RawStep(TableStep[RawSpec]):
         name = str(self.spec.table)
         if not (routed := replay_records(lake, self.spec)):
             return Outcome(name, "nothing")
-        return Outcome(
-            name, "absorbed", updated=routed, strategy="replay", why=f"{routed} records can be routed now"
-        )  # fmt: skip
+        return Outcome(name, "absorbed", updated=routed, strategy="replay", why=f"{routed} records can be routed now")
 
     def lost_file_advice(self, table: TableId) -> str:
         """Return the advice; a ledger is derived from the commits of its raw table."""
