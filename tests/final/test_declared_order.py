@@ -11,12 +11,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from lake_assets import Lake
 from lake_assets.errors import PipelineError, UnsupportedEventError
 from lake_assets.final.events.declared_order import sequence_of
-from lake_assets.pipeline import PipelineConfig
 from tests.ingest.test_rejects import ITEMS, Stream
 
 DAY = dt.datetime(1969, 12, 31, 23)  # noqa: DTZ001
@@ -156,5 +154,3 @@ def test_what_cannot_be_an_order_is_said(lake: Lake) -> None:
     with pytest.raises(UnsupportedEventError, match="1 of 1 events of staging.items have no value in a column of the"):
         stream.run()
     assert len(stream.rows("final.items")) == 1
-    with pytest.raises(ValidationError, match="and debezium has one"):
-        PipelineConfig.model_validate({"name": "p", "streams": [{"name": "s", "tables": [TABLE]}]})

@@ -109,8 +109,8 @@ def flattened(records: list[Any]) -> Iterator[dict[str, Any]]:
 
 def _binary_log(at: int, number: int, commit: int, last: int, begun: int) -> Source:
     # A transaction is written to the binary log as a whole when it commits.
-    place = commit * 1000 + at % 1000
-    return {"file": f"binlog.{999 + place // 40_000_000:06}", "pos": place % 40_000_000, "row": number, "gtid": None}
+    place, size = commit * 1_000_000 + at % 1_000_000, 10**12
+    return {"file": f"binlog.{999 + place // size:06}", "pos": place % size, "row": number, "gtid": None}
 
 
 def _hex(n: int, size: int = 8) -> str:
