@@ -59,6 +59,10 @@ def test_a_tombstone_is_about_no_row() -> None:
         ({"value": {"payload": {"source": {"table": 1}}}}, r"payload\.source\.table is missing"),
         ({"value": {"payload": {"source": {"table": "t"}}}}, r"payload\.source\.table is missing"),
         ({"value": {"op": "c", "source": {"table": "t"}}}, r"source\.schema is None"),
+        (
+            {"value": {"op": "c", "source": {"connector": "mongodb", "db": "d", "collection": "c"}}},
+            "c of MongoDB, which",
+        ),
         ({"value": {"schema": "s", "payload": {"id": 1}}}, "is not a schema"),
         ({"value": {"id": 1, "name": "Ann"}}, r"add\.fields=op,table"),
         ({"value": {"id": 1, "__op": "c"}}, "does not name its table"),
