@@ -229,8 +229,8 @@ def _of_source(source: Mapping[str, Any]) -> tuple[SourceTable, ...]:
     name = source.get("table")
     if name is None and source.get("collection"):
         raise MalformedRecordError(
-            f"the record is about the collection {source['collection']} of MongoDB, which is not supported: its documents "
-            "have no columns. Land them as rows, by a connector that has a table for them, or as `format: change-set`"
+            f"the record is about the collection {source['collection']} of MongoDB, which is not supported: its "
+            "documents have no columns. Land them as rows (`format: change-set`), or leave them out of the stream"
         )
     if name == "":
         return ()  # a message (pg_logical_emit_message), which belongs to no table
