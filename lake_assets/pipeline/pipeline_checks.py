@@ -247,7 +247,7 @@ def _of_finals(specs: Sequence[Spec], lake: LakeBase, at: At) -> list[str]:
         for setting, columns, existing in (
             ("key", spec.key, staged),
             ("order_by", columns_of_order(spec.order_by), staged),
-            ("track", spec.track or (), table),
+            ("track", spec.track or (), table - OWN_COLUMNS["scd2"].keys()),
             ("partition_by", [p.column for p in partitions], table),
             ("sort_by", spec.sort_by, table),
         ):

@@ -15,6 +15,7 @@ from lake_assets.final.events.key_changes import PRESENT, Ordering, entangled, s
 from lake_assets.final.events.reduction import order
 from lake_assets.formats import FORMATS, event_format
 from lake_assets.formats.event_model import INDEX, OP, POSITION, SEQUENCE
+from lake_assets.formats.log_positions import upgraded
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
@@ -44,7 +45,7 @@ def tables(seed: int, count: int, transactions: int) -> list[Deferred]:
 
 
 SEQUENCES: dict[str, Callable[[int, int], str]] = {
-    "debezium": lambda commit, lsn: f"{commit:020}/{lsn:020}",
+    "debezium": lambda commit, lsn: upgraded(f"{commit:020}/{lsn:020}"),
     # With B lines, which have the LSN of the commit: after the changes, but here the previous commit.
     "wal2json-v2": lambda commit, lsn: f"{commit:016X}/{lsn:016X}",
     "wal2json-v2 with xids": lambda commit, lsn: f"{lsn:016X}/x{commit % 10**10:010}",
@@ -118,7 +119,7 @@ def test_keys_that_are_taken_and_left_within_a_transaction_are_found(spark_lake:
         (0, 4, "insert", "1/3"), (0, 4, "delete", "2/4"),
     ]  # fmt: skip
     rows = [
-        (h, k, None, None, op, "/".join(f"{int(n):020}" for n in s.split("/")), i, 0, None)
+        (h, k, None, None, op, upgraded("/".join(f"{int(n):020}" for n in s.split("/"))), i, 0, None)
         for i, (h, k, op, s) in enumerate(data)
     ]
     frame = rows_in_memory(spark_lake.spark(), rows, SCHEMA)

@@ -168,7 +168,7 @@ def test_an_update_of_one_of_two_equal_rows_names_the_declaration_that_works(lak
     stream.run(*debezium(1, "c", None, row), *debezium(2, "c", None, row))
     with pytest.raises(UnsupportedEventError) as caught:
         stream.run(*debezium(3, "u", row, changed))
-    assert 'Declare `key: "*"` without `columns`, which tells rows apart by all of their values' in str(caught.value)
+    assert 'declare `key: "*"` without `columns`, which tells rows apart by all of their values' in str(caught.value)
     stream.declare(format="debezium", tables=[{"table": ITEMS, "key": "*"}])
     stream.run()
     assert counted(stream.rows("final.items")) == counted([row, changed])

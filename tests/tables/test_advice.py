@@ -144,7 +144,7 @@ def test_a_table_without_a_key_goes_on_as_its_error_says(lake: Lake) -> None:
     rows = [{"n": 1, "name": "a"}, {"n": 1, "name": "b"}]
     stream.run(*debezium(1, "c", None, rows[0]))
     error = failure(stream, UnsupportedEventError, *debezium(2, "u", *rows))
-    assert "declare `key`" in str(error)
+    assert "declare them as `key`" in str(error)
     declared = advised(error, "on_change")
     stream.declare(format="debezium", tables=[{"table": ITEMS, **declared}])
     stream.run()

@@ -35,7 +35,7 @@ from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase, quote
 from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.schema_changes import unite
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, over
 from lake_assets.tables.table_ddl import key_in
 
 _ROW, _MINE = "_event", "_is_tombstone"
@@ -140,7 +140,7 @@ def _stored(
     pruning = prune(wanted, key, lake.table(spec.table), types=types)
     if not pruning.condition:
         return lake.spark().sql(table)
-    return lake.spark().sql(f"{table} WHERE {pruning.condition}", args=pruning.values)
+    return over(lake.spark(), f"{table} WHERE {pruning.condition}", {}, pruning.values)
 
 
 def _images(rows: DataFrame, columns: Mapping[str, str], sql: Mapping[str, str]) -> DataFrame:
