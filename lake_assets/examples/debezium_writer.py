@@ -113,9 +113,16 @@ def _value_schema(columns: tuple[tuple[str, str], ...], flat: bool) -> str:
         return _dumps({"type": "struct", "fields": [*_fields(columns), *added], "optional": False})
     row = {"type": "struct", "fields": _fields(columns), "optional": True}
     images = [{**row, "field": image} for image in ("before", "after")]
+    fields = [{"type": kind, "optional": True, "field": name} for name, kind in _SOURCE.items()]
+    source = {"type": "struct", "fields": fields, "optional": False, "field": "source"}
     op = {"type": "string", "optional": False, "field": "op"}
-    return _dumps({"type": "struct", "fields": [*images, op], "optional": False})
+    return _dumps({"type": "struct", "fields": [*images, source, op], "optional": False})
 
+
+_SOURCE = {
+    "connector": "string", "name": "string", "ts_ms": "int64", "snapshot": "string", "db": "string",
+    "sequence": "string", "ts_us": "int64", "schema": "string", "table": "string", "txId": "int64", "lsn": "int64",
+}  # fmt: skip
 
 _ADDED = {
     "__deleted": "string", "__op": "string", "__table": "string", "__db": "string", "__source_schema": "string",

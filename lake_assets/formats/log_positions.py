@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from lake_assets.formats.event_model import SEQUENCE
-from lake_assets.formats.types.text_types import let
+from lake_assets.formats.types.text_types import let, rare
 from lake_assets.lake.names import literal
 
 Values = Mapping[str, str]
@@ -33,7 +33,7 @@ _COUNTER = "'^[0-9]{1,20}$'"
 _ZEROS = f"'{'0' * 20}'"
 # Sorts after every other text in its place.
 _LAST = "'~'"
-_TWO_NUMBERS = literal(r'^\["[0-9]{1,20}","[0-9]{1,20}"\]$')
+_TWO_NUMBERS = literal(r'^\[(?:null|"[0-9]{1,20}"), ?"[0-9]{1,20}"\]$')
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,11 @@ def _lsn(t: str) -> str:
 
 def _postgres(values: Values, is_read: str) -> str:
     sequence, lsn = (values.get(n, "CAST(NULL AS STRING)") for n in ("sequence", "lsn"))
-    # The form in which the connector writes all sequences but the first.
-    commit, own = (f"lpad(split_part({sequence}, '\"', {i}), 20, '0')" for i in (2, 4))
+    # The form in which the connector writes sequences: the LSN of the last commit, if any, and that of the change.
+    commit, own = (f"lpad(split_part({sequence}, '\"', {i}), 20, '0')" for i in (-4, -2))
+    usual = f"{sequence} RLIKE {_TWO_NUMBERS}"
+    if "sequence" not in values:
+        usual, commit, own = f"{lsn} RLIKE {_COUNTER}", _ZEROS, f"lpad({lsn}, 20, '0')"
     text = f"CASE WHEN get(p_, 0) IS NULL THEN {_ZEROS} ELSE {_lsn('get(p_, 0)')} END"
     texts = f"from_json({sequence}, 'ARRAY<STRING>')"
     parts = let(
@@ -91,7 +94,7 @@ def _postgres(values: Values, is_read: str) -> str:
         f"{let(f'coalesce(get(p_, 1), {lsn})', 'l_', _lsn('l_'))}) END",
     )
     other = let(parts, "s_", _place("s_.p", "s_.l", is_read))
-    return f"CASE WHEN {sequence} RLIKE {_TWO_NUMBERS} THEN {_place(commit, own, is_read)} ELSE {other} END"
+    return f"CASE WHEN {usual} THEN {_place(commit, own, is_read)} ELSE {rare(other)} END"
 
 
 def _place(commit: str, own: str, is_read: str) -> str:

@@ -16,7 +16,7 @@ A column must hold either numbers or moments, since the two cannot be compared.
 from __future__ import annotations
 
 from lake_assets.formats.event_model import SEQUENCE
-from lake_assets.formats.types.text_types import MOMENT, MOMENT_IN_RANGE, let
+from lake_assets.formats.types.text_types import MOMENT, MOMENT_IN_RANGE, let, rare
 from lake_assets.lake.names import literal
 
 # The place of rows of a first load, whenever they arrive.
@@ -42,7 +42,8 @@ def placed(t: str) -> str:
 
     A moment without a time zone is in UTC.
     """
-    others = f"CASE WHEN t_ = '' THEN '' WHEN t_ RLIKE '^[0-9]{{4}}-' THEN {_moment('t_')} ELSE {_number('t_')} END"
+    number = rare(_number("t_"))
+    others = f"CASE WHEN t_ = '' THEN '' WHEN t_ RLIKE '^[0-9]{{4}}-' THEN {_moment('t_')} ELSE {number} END"
     return (
         f"CASE WHEN {t} IS NULL THEN '' WHEN {t} RLIKE '{_COUNTER}' THEN lpad({t}, 20, '0') "
         f"ELSE {let(f'trim({t})', 't_', others)} END"
@@ -54,7 +55,7 @@ def version(t: str) -> str:
     of_others = "CASE WHEN v_ RLIKE '^[0-9]{20}$' THEN v_ END"
     return (
         f"CASE WHEN {t} RLIKE '{_COUNTER}' THEN lpad({t}, 20, '0') "
-        f"ELSE {let(_number(f'trim({t})'), 'v_', of_others)} END"
+        f"ELSE {rare(let(_number(f'trim({t})'), 'v_', of_others))} END"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
+from lake_assets.ingest.records.event_rows import BAD
 from tests.ingest.test_misfitting_values import RECORDS, _object, read
 
 KINDS = ("int", "bigint", "double", "float", "decimal(38,0)", "decimal(12,2)", "decimal(38,20)")
@@ -145,7 +146,7 @@ def test_two_keys_do_not_become_one_double_or_one_moment(spark_lake: Lake, form:
     bad = {n: f"v0 does not fit double: {n}" for n in (numbers[0], numbers[3], *numbers[5:7])}
     expected = ["; ".join(filter(None, (bad.get(n), told.get(m[1:-1])))) or None for n in numbers for m in moments[:4]]
     expected += [told.get(m[1:-1]) for m in moments]
-    assert [r["_bad"] for r in found] == expected
+    assert [r[BAD] for r in found] == expected
 
 
 def test_arrays_and_long_numbers_are_exact(spark_lake: Lake) -> None:

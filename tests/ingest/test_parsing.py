@@ -21,6 +21,7 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.format_base import decode, schema_key
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import Parsed, parse
 from lake_assets.lake import TableId
 
@@ -101,7 +102,7 @@ def test_a_record_is_parsed_once_whatever_is_asked_of_its_rows(spark_lake: Lake,
     assert parsed.rows is not None
     try:
         assert times_parsed(parsed.rows) == 1
-        assert times_parsed(parsed.rows.where("_bad IS NULL")) == 1
+        assert times_parsed(parsed.rows.where(f"{BAD} IS NULL")) == 1
         assert times_parsed(parsed.rows.where("_op <> 'truncate'")) == 1
     finally:
         conf.unset("spark.sql.optimizer.excludedRules")
@@ -113,8 +114,8 @@ def test_records_with_two_types_of_a_column_are_parsed_once_per_type(spark_lake:
     parsed = parse(records, spec("wal2json-v1", on_conflict="new-column"), {})
     assert parsed.rows is not None
     assert parsed.refused is None
-    assert times_parsed(parsed.rows.where("_bad IS NULL")) == 2
-    found = {r["id"]: (r["v"], r["v__string"]) for r in parsed.rows.where("_bad IS NULL").collect()}
+    assert times_parsed(parsed.rows.where(f"{BAD} IS NULL")) == 2
+    found = {r["id"]: (r["v"], r["v__string"]) for r in parsed.rows.where(f"{BAD} IS NULL").collect()}
     assert found == {0: (0, None), 1: (None, "x1"), 2: (2, None), 3: (None, "x3")}
 
 
@@ -124,7 +125,7 @@ def test_reading_a_transaction_takes_time_in_proportion_to_its_changes(spark_lak
         parsed = parse(records, spec("wal2json-v1", on_conflict="new-column"), {})
         assert parsed.rows is not None
         began = time.perf_counter()
-        assert parsed.rows.where("_bad IS NULL").count() == changes
+        assert parsed.rows.where(f"{BAD} IS NULL").count() == changes
         return time.perf_counter() - began
 
     seconds(10)
@@ -134,7 +135,7 @@ def test_reading_a_transaction_takes_time_in_proportion_to_its_changes(spark_lak
 
 def unreadable(parsed: Parsed) -> list[int]:
     assert parsed.rows is not None
-    return [r["_position"] for r in parsed.rows.where("_bad IS NOT NULL").orderBy("_position").collect()]
+    return [r["_position"] for r in parsed.rows.where(f"{BAD} IS NOT NULL").orderBy("_position").collect()]
 
 
 def test_a_record_that_gives_no_event_is_told_once_also_where_several_plans_read_it(spark_lake: Lake) -> None:

@@ -12,6 +12,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.commands.rejected import _advice, _kind, _misfits  # pyright: ignore[reportPrivateUsage]
 from lake_assets.errors import SchemaConflictError, UnsupportedEventError
+from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.staging import exactness
 from lake_assets.tables.schema_changes import common_type, conflict, whole_chains
 from tests.ingest.test_misfitting_values import read
@@ -75,7 +76,7 @@ def test_a_reject_names_every_value_that_does_not_fit(spark_lake: Lake) -> None:
     line = json.dumps({"FLAG": "I", "CDC_TIMESTAMP": 1, "id": 1, "n": "x", "m": 2, "at": "z"})
     types = {"id": "int", "n": "int", "m": "int", "at": "date"}
     (row,) = read(spark_lake, "change-set", [line], types=types)
-    assert row["_bad"] == "at does not fit date: z; n does not fit int: x"
+    assert row[BAD] == "at does not fit date: z; n does not fit int: x"
 
 
 def test_bytes_among_texts_are_kept_as_the_error_proposes_and_a_declared_type_is_taken_back(lake: Lake) -> None:

@@ -136,7 +136,7 @@ def test_a_name_needs_a_character() -> None:
 # As declared, and as the stream has them.
 OWN = {
     "A B": "a b", "`a.b`": "a.b", "IT'S": "it's", "`back``tick`": "back`tick", "ünÏ": "Ünï", "select": "SELECT",
-    "a,b": "a,b",
+    "a,b": "a,b", "_BAD": "_bad",
 }  # fmt: skip
 
 

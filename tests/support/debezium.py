@@ -81,14 +81,21 @@ class Event:
             }
         before = {c: encode(s, self.row.get(c)) if c in table.key else None for c, s in table.columns.items()}
         row_schema = {"type": "struct", "fields": _fields(table, table.columns), "optional": True}
-        fields = [{**row_schema, "field": image} for image in ("before", "after")]
+        fields = [
+            *({**row_schema, "field": image} for image in ("before", "after")),
+            {"type": "struct", "fields": [{"type": _SOURCE.get(f, "string"), "field": f} for f in source], "field": "source"},
+            {"type": "string", "optional": False, "field": "op"},
+        ]  # fmt: skip
         value = {
-            "schema": {"type": "struct", "fields": [*fields, {"type": "string", "optional": False, "field": "op"}]},
+            "schema": {"type": "struct", "fields": fields},
             "payload": {"before": before if op == "d" else None, "after": after, "source": source, "op": op},
         }
         topic = f"made_up.{table.name}"
         sent = {"destination": topic, "key": key, "value": value}
         return [sent, {**sent, "value": None}] if op == "d" and key else [sent]
+
+
+_SOURCE = {"lsn": "int64", "ts_ms": "int64", "txId": "int64"}
 
 
 def _fields(table: Table, names: Iterable[str]) -> list[dict[str, Any]]:

@@ -105,6 +105,32 @@ def let(value: str, name: str, body: str) -> str:
     return f"get(transform(array({value}), {name} -> {body}), 0)"
 
 
+_RARE, _RARE_END = "/*rare*/", "/*end of rare*/"
+
+
+def rare(sql: str) -> str:
+    """Mark a part of an expression that only values in a rare notation need; see `usual`."""
+    return f"{_RARE}{sql}{_RARE_END}"
+
+
+def usual(sql: str) -> str:
+    """Return SQL without its rare parts: NULL for a value in a rare notation, otherwise the same value.
+
+    The rare notations of a batch's columns are most of its plan, which takes Spark longer than to read a small batch.
+    """
+    kept: list[str] = []
+    depth = 0
+    for part in re.split(f"({re.escape(_RARE)}|{re.escape(_RARE_END)})", sql):
+        if part == _RARE:
+            depth += 1
+        elif part == _RARE_END:
+            depth -= 1
+            kept += [] if depth else ["NULL"]
+        elif not depth:
+            kept.append(part)
+    return "".join(kept)
+
+
 # Spark's parser of JSON would read numbers with a point or an exponent as doubles, so they are quoted.
 _HAS_SUCH_NUMBERS = """{t} RLIKE '^[^"{}]*[0-9][.eE][^"{}]*$'"""
 _QUOTED = """regexp_replace({t}, '-?[0-9][0-9.eE+-]*+', '"$0"')"""
@@ -156,13 +182,15 @@ def _with_seconds(t: str) -> str:
     return f"replace(regexp_replace({minutes}, '([.][0-9]{{6}})[0-9]+', '$1'), 'z', 'Z')"
 
 
+_OTHER_MOMENT = (
+    f"try_cast(concat({_with_seconds('{t}')}, CASE WHEN {{t}} RLIKE {literal(_IS_DAY)} THEN ' 00:00:00Z' "
+    f"WHEN {{t}} RLIKE {literal(_IS_LOCAL)} THEN 'Z' ELSE '' END) AS TIMESTAMP)"
+)
 # A text without a time zone is in UTC, whatever the session's time zone is.
 MOMENT = (
     f"CASE WHEN {{t}} RLIKE {literal(_IS_COMPLETE)} THEN try_cast({{t}} AS TIMESTAMP) "
     f"WHEN {{t}} RLIKE {literal(_IS_COMPLETE_LOCAL)} THEN try_cast(concat({{t}}, 'Z') AS TIMESTAMP) "
-    f"WHEN {{t}} RLIKE {literal(IS_MOMENT)} THEN try_cast(concat({_with_seconds('{t}')}, "
-    f"CASE WHEN {{t}} RLIKE {literal(_IS_DAY)} THEN ' 00:00:00Z' WHEN {{t}} RLIKE {literal(_IS_LOCAL)} THEN 'Z' "
-    "ELSE '' END) AS TIMESTAMP) END"
+    f"WHEN {{t}} RLIKE {literal(IS_MOMENT)} THEN {rare(_OTHER_MOMENT)} END"
 )
 
 
@@ -205,7 +233,7 @@ def whole_number(kind: str, *, of_double: bool = False) -> str:
     units = f"CASE WHEN {_IS_ZERO} THEN '0' WHEN {is_whole} THEN concat({_SIGN}, {_UNITS}) END"
     # Nearly all numbers are in plain digits, which Spark reads.
     other = f"CASE WHEN {is_known} THEN try_cast({let(_PARTS, 'n_', units)} AS {kind}) END"
-    return f"coalesce(try_cast({{t}} AS {kind}), {other})"
+    return f"coalesce(try_cast({{t}} AS {kind}), {rare(other)})"
 
 
 def _decimal_steps(precision: int, scale: int) -> tuple[str, ...]:
@@ -217,7 +245,7 @@ def _decimal_steps(precision: int, scale: int) -> tuple[str, ...]:
     has_exponent = f"(contains({{t}}, 'e') OR contains({{t}}, 'E')) AND {{t}} RLIKE {literal(_NUMBER)}"
     longer = literal(rf"\.[0-9]{{{scale}}}[0-9]*[1-9]")
     return (
-        f"CASE WHEN {has_exponent} THEN {let(_PARTS, 'n_', plain)} ELSE {{t}} END",
+        f"CASE WHEN {has_exponent} THEN {rare(let(_PARTS, 'n_', plain))} ELSE {{t}} END",
         f"CASE WHEN NOT {{t}} RLIKE {longer} THEN try_cast({{t}} AS DECIMAL({precision},{scale})) END",
     )
 
@@ -238,7 +266,7 @@ def floating_number(kind: str) -> str:
         f"WHEN NOT ({_IS_WHOLE}) THEN true WHEN n_.point > 38 THEN {{t}} RLIKE '[eE]' ELSE {distance} < {unit} END"
     ).replace("n_.", "f_.n.")
     checked = let(named, "f_", f"CASE WHEN {fits} THEN {cast} END")
-    return f"CASE WHEN {{t}} RLIKE {literal(_UNSAFE[kind])} THEN {checked} ELSE {cast} END"
+    return f"CASE WHEN {{t}} RLIKE {literal(_UNSAFE[kind])} THEN {rare(checked)} ELSE {cast} END"
 
 
 def _unsafe(digits: int, exponent: int, length: int) -> str:

@@ -23,11 +23,11 @@ from lake_assets.formats.event_model import (
     UNAVAILABLE,
     UPDATE,
 )
-from lake_assets.formats.types.text_types import let
+from lake_assets.formats.types.text_types import let, usual
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 
-BAD = "_bad"
+BAD = "_lake_assets_bad"
 DOES_NOT_FIT = " does not fit "
 # Between the reasons of several values of one event.
 SEPARATOR = "; "
@@ -35,14 +35,15 @@ RECORD = "record_text"
 UNREADABLE = "the record cannot be read as its format says"
 
 
-def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
+def events_of(records: DataFrame, plan: EventPlan, *, is_usual: bool = False) -> DataFrame:
     """Return `position`, `arrived_at` and `e`: one row per event; `e` is null for a record that cannot be read.
 
-    If numbers are to be repeated as the record spells them, its text is returned too (`RECORD`).
+    If numbers are to be compared with the record's own text, it is returned too (`RECORD`).
 
     Args:
         records: rows of the raw table.
         plan: how they are read.
+        is_usual: whether `rows_of` reads values in the usual notations only.
     """
     # Each record has to be parsed once. When Spark pushes conditions down a plan, it copies the expression behind a
     # name to each use of that name, even into lambdas that run for each change of a record. It does not copy lambda
@@ -55,7 +56,7 @@ def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
             f"flatten(transform(transform({events}, e -> {plan.split}), "
             f"changes -> CASE WHEN {unreadable} THEN array(NULL) ELSE changes END))"
         )
-    text = [RECORD] if _repeats_numbers(plan) else []
+    text = [RECORD] if _reads_record(plan, is_usual) else []
     if text:
         records = records.selectExpr("*", f"record AS {RECORD}")
     for name, sql in plan.before:
@@ -72,8 +73,13 @@ def rows_of(
     elsewhere: Mapping[str, int],
     keys: Sequence[Sequence[str]] = (),
     order_by: Collection[str] = (),
+    *,
+    is_usual: bool = False,
 ) -> DataFrame:
     """Return typed change events; the column `BAD` holds the reason to reject an event, or null.
+
+    With `is_usual`, values in a rare notation are not read (see `usual`), and `BAD` is not null for each event that has
+    to be read completely, to be rejected or not. The others are the same.
 
     Args:
         events: the result of `events_of`.
@@ -83,19 +89,21 @@ def rows_of(
         elsewhere: columns of the table whose value is in another column of the plan, by the index of that column.
         keys: all declared keys; a delete may carry any of them.
         order_by: columns that are declared as the order of changes.
+        is_usual: see above.
     """
     # SQL text: each call of a PySpark function sends messages to the JVM, and there would be dozens per column.
     fixed = {
         OP: plan.op,
-        SEQUENCE: plan.sequence,
+        # Without `no_place`, NULL is a valid place.
+        SEQUENCE: usual(plan.sequence) if is_usual and plan.no_place else plan.sequence,
         POSITION: "position",
         INDEX: f"coalesce(CAST({plan.index} AS INT), 0)",
         EVENT_TIME: plan.event_time,
         ARRIVED_AT: "arrived_at",
     }
     columns = list(enumerate(plan.columns))
-    record = [RECORD] if _repeats_numbers(plan) else []
-    named = {f"n{i}": c.is_named for i, c in columns if c.name in plan.key and c.is_named}
+    record = [RECORD] if _reads_record(plan, is_usual) else []
+    named = {f"n{i}": c.is_named for i, c in columns if c.name in plan.key and c.is_named and not is_usual}
     fixed_columns = [*record, "none", "no_place", *map(quote, fixed)]
     carried = [*fixed_columns, *(f"{part}{i}" for part in "tu" for i, _ in columns), *named]
     texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
@@ -104,7 +112,7 @@ def rows_of(
         *record,
         *(["e"] if (reads_texts := any(c.left_out for _, c in columns)) else []),
         "e IS NULL AS none",
-        f"{plan.no_place or 'CAST(NULL AS STRING)'} AS no_place",
+        f"{(not is_usual and plan.no_place) or 'CAST(NULL AS STRING)'} AS no_place",
         *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
         *(f"{text} AS t{i}" for i, text in enumerate(texts)),
         *(f"{c.unavailable or 'false'} AS u{i}" for i, c in columns),
@@ -115,16 +123,43 @@ def rows_of(
         u = (f"u{i} OR ({condition}) AS u{i}" for i, condition in enumerate(left_out))
         n = (f"CASE WHEN t{name[1:]} IS NULL THEN {sql} END AS {name}" for name, sql in named.items())
         stage = stage.selectExpr(*fixed_columns, *(f"t{i}" for i, _ in columns), *u, *n)
-    stage = in_steps(stage, plan, carried)
-    misfits = {c: _misfit(i, c, types[c.name]) for i, c in columns if c.steps}
-    nulled = [why for c, why in misfits.items() if c.may_be_null]
+    stage = in_steps(stage, plan, carried, is_usual=is_usual)
+    if is_usual:
+        nulled = ["CAST(NULL AS STRING)"] if any(c.steps and c.may_be_null for _, c in columns) else []
+        bad = _is_unusual(plan, keys)
+    else:
+        misfits = {c: _misfit(i, c, types[c.name]) for i, c in columns if c.steps}
+        nulled = [why for c, why in misfits.items() if c.may_be_null]
+        bad = f"coalesce({', '.join(_problems(plan, misfits, keys, order_by))})"
     return stage.selectExpr(
         *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),
         *map(quote, fixed),
         f"{_listed(_absent_names(plan, absent, elsewhere))} AS {quote(UNAVAILABLE)}",
         *([f"{_listed(nulled)} AS {quote(MISFITS)}"] if nulled else []),
-        f"coalesce({', '.join(_problems(plan, misfits, keys, order_by))}) AS {quote(BAD)}",
+        f"{bad} AS {quote(BAD)}",
     )
+
+
+def _is_unusual(plan: EventPlan, keys: Sequence[Sequence[str]]) -> str:
+    """Return SQL of a text that is not NULL if an event is rejected, or has a value in a rare notation."""
+    columns = list(enumerate(plan.columns))
+    conditions = [
+        "none",
+        f"{quote(OP)} IS NULL",
+        *([f"{quote(SEQUENCE)} IS NULL"] if plan.no_place else []),
+        *(f"t{i} IS NOT NULL AND v{i} IS NULL" for i, c in columns if c.steps),
+        *(f"{_lacks_key(plan, keys)} AND v{i} IS NULL" for i, c in columns if c.name in plan.key),
+    ]
+    return f"CASE WHEN {' OR '.join(f'({c})' for c in conditions)} THEN 'unusual' END"
+
+
+def _lacks_key(plan: EventPlan, keys: Sequence[Sequence[str]]) -> str:
+    """Return SQL of a boolean: an event has to have the plan's key. A delete may have another one of `keys`."""
+    index_of = {c.name: i for i, c in enumerate(plan.columns)}
+    others = [[index_of[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= index_of.keys()]
+    complete = [" AND ".join(f"v{i} IS NOT NULL" for i in key) for key in others]
+    by_other = f"{quote(OP)} = {literal(DELETE)} AND ({' OR '.join(complete)})" if complete else "false"
+    return f"{quote(OP)} <> {literal(TRUNCATE)} AND NOT ({by_other})"
 
 
 def _problems(
@@ -139,10 +174,6 @@ def _problems(
         order_by: columns that are declared as the order of changes.
     """
     columns = list(enumerate(plan.columns))
-    index_of = {c.name: i for i, c in columns}
-    others = [[index_of[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= index_of.keys()]
-    complete = [" AND ".join(f"v{i} IS NOT NULL" for i in key) for key in others]
-    by_other = f"{quote(OP)} = {literal(DELETE)} AND ({' OR '.join(complete)})" if complete else "false"
     # The key identifies the row to delete; the other values of a delete are not used.
     is_delete = "false" if not plan.key else f"{quote(OP)} = {literal(DELETE)}"
     needed = {*plan.key, *order_by}
@@ -157,8 +188,7 @@ def _problems(
         f"CASE WHEN {quote(SEQUENCE)} IS NULL THEN no_place END",
         *([f"nullif(concat_ws({literal(SEPARATOR)}, {', '.join(rejecting)}), '')"] if rejecting else []),
         *(
-            f"CASE WHEN {quote(OP)} <> {literal(TRUNCATE)} AND v{i} IS NULL AND NOT ({by_other}) "
-            f"THEN {_no_key(i, c)} END"
+            f"CASE WHEN {_lacks_key(plan, keys)} AND v{i} IS NULL THEN {_no_key(i, c)} END"
             for i, c in columns
             if c.name in plan.key
         ),
@@ -195,17 +225,15 @@ def _listed(texts: Sequence[str]) -> str:
     return f"CAST(CASE WHEN size({array}) > 0 THEN {array} END AS ARRAY<STRING>)"
 
 
-def in_steps(stage: DataFrame, plan: EventPlan, carried: Sequence[str]) -> DataFrame:
+def in_steps(stage: DataFrame, plan: EventPlan, carried: Sequence[str], *, is_usual: bool = False) -> DataFrame:
     """Return values `v0`, ... of the texts `t0`, ... of a plan's columns, and the quoted columns `carried` of `stage`.
 
     Each step is a projection of its own, so that Spark computes a column once even if later ones use it repeatedly.
     """
     stage = stage.selectExpr("*", *(f"t{i} AS v{i}" for i in range(len(plan.columns))))
     for step in range(max((len(c.steps) for c in plan.columns), default=0)):
-        values = (
-            f"{c.steps[step].replace('{t}', f'v{i}') if step < len(c.steps) else f'v{i}'} AS v{i}"
-            for i, c in enumerate(plan.columns)
-        )
+        sql = [c.steps[step] if step < len(c.steps) else "{t}" for c in plan.columns]
+        values = (f"{(usual(t) if is_usual else t).replace('{t}', f'v{i}')} AS v{i}" for i, t in enumerate(sql))
         stage = stage.selectExpr(*carried, *values)
     return stage
 
@@ -220,8 +248,9 @@ def _shortened(text: str) -> str:
     return let(text, "m_", "CASE WHEN length(m_) > 100 THEN concat(left(m_, 100), '…') ELSE m_ END")
 
 
-def _repeats_numbers(plan: EventPlan) -> bool:
-    return any(c.record_names and c.steps for c in plan.columns)
+def _reads_record(plan: EventPlan, is_usual: bool) -> bool:
+    """Whether numbers in the record's own text are looked up: to tell them from base64, or for reasons to reject."""
+    return any(c.is_base64 or (c.record_names and c.steps and not is_usual) for c in plan.columns)
 
 
 def _member(names: Sequence[str]) -> str:

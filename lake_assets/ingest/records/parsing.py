@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -43,6 +44,7 @@ class Parsed:
         filled: the columns of `defaults` as the records describe them.
         left_out: columns that the newest records do not have, while earlier ones or the table do.
         saturating: columns in which the limits of bigint may stand for values beyond them.
+        read_completely: returns `rows` with values in rare notations, if `rows` reads the usual ones only.
     """
 
     rows: DataFrame | None
@@ -58,6 +60,12 @@ class Parsed:
     has_tombstones: bool = False
     since: Mapping[str, int] = field(default_factory=dict[str, int])
     filled: Mapping[str, EventColumn] = field(default_factory=dict[str, EventColumn])
+    read_completely: Callable[[], DataFrame] | None = None
+
+    @property
+    def complete(self) -> Parsed:
+        """The batch with values in rare notations."""
+        return replace(self, rows=self.read_completely(), read_completely=None) if self.read_completely else self
 
 
 def parse(
@@ -67,6 +75,8 @@ def parse(
     key: tuple[str, ...] = (),
     key_set: tuple[str, ...] = (),
     schemas_by_source: BySource | None = None,
+    *,
+    is_usual: bool = False,
 ) -> Parsed:
     """Read records as the events of one source table.
 
@@ -77,6 +87,7 @@ def parse(
         key: its key.
         key_set: the one of several declared keys that it has; empty if that is not decided yet.
         schemas_by_source: the schemas in the batch; None: read them from the records.
+        is_usual: whether to read values in the usual notations only (see `rows_of`), unless tombstones delete rows.
 
     Raises:
         SchemaConflictError: a column's type cannot be widened to the new type, and no `on_conflict` policy is declared.
@@ -112,8 +123,7 @@ def parse(
     _check_names(spec, columns, existing)
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
-    parts: list[DataFrame] = []
-    left_out: list[str] = []
+    readings: list[_Reading] = []
     for p in planned:
         part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema; the payload alone is about a fifth.
@@ -123,25 +133,25 @@ def parse(
             part = with_payloads(part)
         part = _with_transactions(part)
         absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
-        events = events_of(part, p.plan)
-        left_out, elsewhere = _absent_columns(absent, p.plan, bases)
-        parts.append(rows_of(events, p.plan, columns, left_out, elsewhere, spec.keys, spec.order_by))
+        readings.append(_Reading(part, p.plan, *_absent_columns(absent, p.plan, bases)))
+    is_usual = is_usual and not tombstones
+    parts = _parts(readings, spec, columns, is_usual=is_usual)
     keys = [p.plan.key for p in planned]
-    rows, refused_rows = _together(parts), _together(refused)
     defaults, renames = unreported(planned, existing, spec.rename)
     return Parsed(
-        rows,
+        _together(parts),
         _key(keys, parts),
-        refused_rows,
+        _together(refused),
         key_set,
         defaults,
         renames,
-        tuple(c for c in left_out if c not in spec.not_renamed),
+        tuple(c for c in readings[-1].left_out if c not in spec.not_renamed),
         tuple(dict.fromkeys(c.name for p in planned for c in p.plan.columns if c.saturates)),
         is_by_time=any(p.plan.is_by_time for p in planned),
         tombstones=tombstones,
         since=_since(planned, schemas, (*defaults, *(new for _, new in renames))),
         filled={c.name: c for p in reversed(planned) for c in p.plan.columns if c.name in defaults and c.has_default},
+        read_completely=partial(_all_rows, readings, spec, columns) if is_usual else None,
     )
 
 
@@ -272,6 +282,40 @@ def _with_transactions(records: DataFrame) -> DataFrame:
 
 
 # --- from records to rows ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Records and how they are read; `left_out` and `elsewhere` as `rows_of` takes them."""
+
+    records: DataFrame
+    plan: EventPlan
+    left_out: Sequence[str]
+    elsewhere: Mapping[str, int]
+
+
+def _parts(
+    readings: Sequence[_Reading], spec: StagingSpec, types: Mapping[str, str], *, is_usual: bool
+) -> list[DataFrame]:
+    return [
+        rows_of(
+            events_of(r.records, r.plan, is_usual=is_usual),
+            r.plan,
+            types,
+            r.left_out,
+            r.elsewhere,
+            spec.keys,
+            spec.order_by,
+            is_usual=is_usual,
+        )
+        for r in readings
+    ]
+
+
+def _all_rows(readings: Sequence[_Reading], spec: StagingSpec, types: Mapping[str, str]) -> DataFrame:
+    rows = _together(_parts(readings, spec, types, is_usual=False))
+    assert rows is not None
+    return rows
 
 
 def _together(parts: Sequence[DataFrame]) -> DataFrame | None:

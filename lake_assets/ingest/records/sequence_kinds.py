@@ -20,6 +20,8 @@ from lake_assets.lake.names import literal
 
 # Table property of a staging table: what orders its events, and from which position in the stream on.
 PROPERTY = "lake-assets.order"
+# Column of a batch while its kind is checked.
+KIND = "_lake_assets_kind"
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,20 @@ class Look:
     def __init__(self, sql: str | None, kind: Kind | None) -> None:
         self.sql, self.kind = sql, kind
 
+    def at(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with what `columns` needs."""
+        return rows if self.sql is None else rows.withColumn(KIND, F.expr(f"if({BAD} IS NULL, {self.sql}, NULL)"))
+
     @property
     def columns(self) -> list[Column]:
         """Return the aggregates to observe."""
         if self.sql is None:
             return []
-        good = f"{BAD} IS NULL"
         return [
-            F.expr(f"min(if({good}, {self.sql}, NULL)) AS least_kind"),
-            F.expr(f"max(if({good}, {self.sql}, NULL)) AS greatest_kind"),
-            F.expr(f"count_if({good} AND {SEQUENCE} = '') AS without_kind"),
-            F.expr(f"min(if({good} AND ({self.sql}) IS NOT NULL, {POSITION}, NULL)) AS first_kind"),
+            F.expr(f"min({KIND}) AS least_kind"),
+            F.expr(f"max({KIND}) AS greatest_kind"),
+            F.expr(f"count_if({BAD} IS NULL AND {SEQUENCE} = '') AS without_kind"),
+            F.expr(f"min(if({KIND} IS NOT NULL, {POSITION}, NULL)) AS first_kind"),
         ]
 
     def kind_from(self, seen: Observation) -> Kind | None:

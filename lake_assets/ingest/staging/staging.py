@@ -207,7 +207,11 @@ class _Batch:
             if self.is_fresh:
                 parsed = parse(records, spec, {}, schemas_by_source=schemas)
             else:
-                parsed = _parsed(lake, spec, records, is_reread=bool(self.reread_reason), schemas=schemas)
+                # Only `append_batch` goes on with values in usual notations.
+                is_usual = is_new and self.table is not None and not self.reread_reason and spec.max_rejected is None
+                parsed = _parsed(
+                    lake, spec, records, is_reread=bool(self.reread_reason), schemas=schemas, is_usual=is_usual
+                )
             parsed = with_deletes(lake, spec, parsed, is_whole=bool(self.reread_reason))
             if self.reread_reason:
                 assert self.table is not None
@@ -215,7 +219,7 @@ class _Batch:
             elif is_new and may_append(lake, spec, parsed, is_small(captured, own_rows)):
                 written = append_batch(lake, spec, records, parsed, marks, base)
             else:
-                written = merge_batch(lake, spec, records, parsed, marks)
+                written = merge_batch(lake, spec, records, parsed.complete, marks)
             if self.table is None and written.events is not None:
                 # Earlier runs without a table read the same records, perhaps with another declaration: remove their
                 # rejects.
@@ -372,7 +376,13 @@ def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource 
 
 
 def _parsed(
-    lake: LakeBase, spec: StagingSpec, records: DataFrame, *, is_reread: bool = False, schemas: BySource | None = None
+    lake: LakeBase,
+    spec: StagingSpec,
+    records: DataFrame,
+    *,
+    is_reread: bool = False,
+    schemas: BySource | None = None,
+    is_usual: bool = False,
 ) -> Parsed:
     table = lake.find(spec.table)
     if table is None or (is_reread and starts_elsewhere(spec, table)):
@@ -385,4 +395,4 @@ def _parsed(
             columns = {c: kind for c, kind in columns.items() if c != name and c not in routed(name, columns)}
     key_set = key_set_of(table, spec.keys, spec.rename) if spec.keys else ()
     key = () if is_reread else tuple(spec.rename.get(k, k) for k in key_in(table))
-    return parse(records, spec, columns, key, key_set, schemas)
+    return parse(records, spec, columns, key, key_set, schemas, is_usual=is_usual)

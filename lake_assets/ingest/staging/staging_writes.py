@@ -100,26 +100,38 @@ def may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed, is_little: boo
 def append_batch(
     lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks, base: Watermarks
 ) -> Written:
-    """Write a batch of new records to a branch in one pass, record the rejects, and publish."""
+    """Write a batch of new records to a branch in one pass, record the rejects, and publish.
+
+    Nearly all batches have values in usual notations only, so others are written twice.
+    """
     assert parsed.rows is not None
     changes = prepare(lake, spec, parsed.rows, parsed)
     seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
-    good = observed(parsed.rows, seen, *event_counts(parsed.rows, parsed), *look.columns)
+    good = observed(look.at(parsed.rows), seen, *event_counts(parsed.rows, parsed), *look.columns)
     rows = _with_table_columns(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
     rejected: list[Row] = []
 
     def before_publishing() -> None:
+        if parsed.read_completely and seen.get["bad"]:
+            raise _UnusualError
         _record_kind(lake, spec, look.kind_from(seen))
         if seen.get["bad"] or parsed.refused is not None:
             rejected.extend(record_rejects(lake, spec, parsed.rows, parsed, records))
 
     try:
         append_if_unmoved(lake, spec.table, rows, marks, base, before_publishing)
+    except _UnusualError:
+        written = append_batch(lake, spec, records, parsed.complete, marks, base)
+        return replace(written, changes=(*changes, *written.changes))
     except MixedKindsError:
-        written = merge_batch(lake, spec, records, parsed, marks)
+        written = merge_batch(lake, spec, records, parsed.complete, marks)
         return replace(written, changes=(*changes, *written.changes))
     events = seen.get["events"] - seen.get["bad"]
     return _written(events, rejected, changes, seen.get, parsed)
+
+
+class _UnusualError(Exception):
+    """Some events have values in rare notations, or are to be rejected. Nothing of the batch is published."""
 
 
 def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
