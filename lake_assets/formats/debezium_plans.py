@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -29,13 +28,12 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.formats.format_base import lake_names
 from lake_assets.formats.types.connect_types import (
-    UNAVAILABLE_VALUE,
-    placeholder,
     read_as_text,
     read_declared,
     read_value,
 )
 from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.types.placeholders import any_placeholder, placeholders
 from lake_assets.formats.types.text_types import Reading
 from lake_assets.lake.names import literal
 
@@ -46,13 +44,6 @@ _NO_ORDER = (
     "and Db2, `source.commit_scn,source.scn` for Oracle), or declare"
 )
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
-
-
-_B64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
-_MARKS = (
-    UNAVAILABLE_VALUE, _B64, f'["{UNAVAILABLE_VALUE}"]', f'["{_B64}"]',
-    "[" + ",".join(str(ord(c)) for c in UNAVAILABLE_VALUE) + "]",
-)  # fmt: skip
 
 
 def plan_with_schema(
@@ -91,7 +82,7 @@ def plan_with_schema(
 
 def source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
     """Return the column of a field of a record's schema."""
-    name, reading, mark = field["field"], read_value(dict(field)), placeholder(dict(field))
+    name, reading = field["field"], read_value(dict(field))
     declared = hints.types.get(hints.rename.get(name, name))
     if declared == "string":
         reading = read_as_text(dict(field))
@@ -101,7 +92,7 @@ def source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
     # Values of logical types (decimals, dates) are encoded.
     is_plain = not field.get("name") and isinstance(default, str | int | float)
     return SourceColumn(
-        name, reading, (mark,) if mark else (),
+        name, reading, placeholders(field, hints.placeholder),
         has_default=default is not None,
         default=(literal(default) if isinstance(default, str) else json.dumps(default)) if is_plain else None,
         is_required=not field.get("optional", True),
@@ -145,8 +136,7 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
         same_column = [i for n, i in row.fields.items() if hints.rename.get(n, n).lower() == lake_name]
         readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same_column), hints)
         if reading:
-            marks = _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()
-            columns[lake_name] = SourceColumn(name, reading, marks)
+            columns[lake_name] = SourceColumn(name, reading, any_placeholder(inferred.kind, hints.placeholder))
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
@@ -301,14 +291,23 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
     before, after = value(layout.before, *column.names), value(layout.after, *column.names)
     if is_key and layout.key and in_key:
         before = f"coalesce({value(layout.key, *in_key)}, {before})"
-    text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
+    of_old = [layout.deleted] if layout.deleted else []
+    unknown = ""
+    if column.marks and not is_key:
+        marks = ", ".join(map(literal, column.marks))
+        unknown = f"{after} IN ({marks})"
+        if layout.envelope:
+            # Replica identity full: the old row has the value.
+            of_old.append(unknown)
+            unknown = f"{unknown} AND coalesce({before} IN ({marks}), true)"
+    text = f"CASE WHEN {' OR '.join(of_old)} THEN {before} ELSE {after} END" if of_old else after
     if is_key:
         # With a schema, every row has all of its columns.
         named = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)
         return replace(_event_column(column, name, text), is_named=named if layout.names else "true")
     absent: list[str] = []
-    if column.marks:
-        absent.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
+    if unknown:
+        absent.append(f"coalesce({unknown}, false)")
     if layout.names:
         # A missing column does not mean NULL: it was dropped, or the stream leaves it out.
         is_there = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)

@@ -228,6 +228,7 @@ class Hints:
         by_row: whether rows are identified by all of their values: then each update is a delete and an insert.
         existing_key: the staging table's key (names in the lake), for batches whose events do not tell it.
         is_ordered: whether the declaration orders the events (`order_by`).
+        placeholder: what stands for values that the source's log does not contain; None: the format's own.
     """
 
     table: SourceTable | None = None
@@ -238,6 +239,7 @@ class Hints:
     existing_key: tuple[str, ...] = ()
     by_row: bool = False
     is_ordered: bool = False
+    placeholder: str | None = None
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ class StagingSpec:
         order_by: columns whose values order the changes, instead of the positions in the records; see `FinalSpec`.
         max_rejected: how many records of a batch may be rejected; None: any number.
         layout: the declared columns of a change set.
+        placeholder: what stands for values that the source's log does not contain; None: the format's own.
         refused: why no table can be created: its name belongs to something else. Steps fail with this reason.
         batch: how much of the raw table one step absorbs.
         shown: its asset.
@@ -139,6 +140,7 @@ class StagingSpec:
     start: int = 0
     not_renamed: frozenset[str] = frozenset()
     layout: RowLayout | None = None
+    placeholder: str | None = None
     refused: str = ""
     batch: BatchSize = UNLIMITED
     shown: Shown = field(default_factory=Shown, repr=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import json
 from decimal import Decimal
@@ -14,7 +13,6 @@ from lake_assets import Lake
 from lake_assets.errors import MalformedRecordError
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import DELETE, INSERT, READ, TRUNCATE, UPDATE, Hints, Seen
-from lake_assets.formats.types.connect_types import UNAVAILABLE_VALUE
 from lake_assets.formats.types.inferred_types import Inferred, parse_schema, type_of
 from tests.support.debezium import BIGINT, TIMESTAMP, Event, Table, decimal
 from tests.support.parsing import Parsed, lines_of, parse
@@ -178,19 +176,6 @@ def test_a_declared_type_neither_rounds_nor_truncates(spark_lake: Lake) -> None:
     parsed = parse(spark_lake.spark(), DEBEZIUM, [json.dumps(r) for e in events for r in e.records()], hints)
     assert (parsed[0].row["n"], parsed[0].row["at"], parsed[0].bad) == (5, day.date(), None)
     assert [(e.bad or "").split(":")[0] for e in parsed[1:]] == ["n does not fit bigint", "at does not fit date"]
-
-
-MARK64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    "mark", [UNAVAILABLE_VALUE, MARK64, [UNAVAILABLE_VALUE], [MARK64], [ord(c) for c in UNAVAILABLE_VALUE]]
-)
-def test_the_placeholder_of_an_unchanged_value_is_recognized_in_every_form(spark_lake: Lake, mark: Any) -> None:
-    for record in (envelope("u", {"id": 1, "v": mark}), flat("u", {"id": 1, "v": mark})):
-        (event,) = parse(spark_lake.spark(), DEBEZIUM, lines_of(record), KEYED)
-        assert event.unavailable == {"v"}
 
 
 @pytest.mark.spark

@@ -8,7 +8,6 @@ Source: Debezium's documentation of the PostgreSQL connector, data type mappings
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -101,7 +100,7 @@ _INFINITE = (("-infinity",), ("infinity",))
 # Spark would read 12:00:00Z as a time of the current day, and 2024 as a year.
 _MOMENT = "CASE WHEN {t} LIKE '____-__-__%' THEN try_cast({t} AS TIMESTAMP) END"
 _ZONED = finite(*_INFINITE, FIRST % ("", "Z"), LAST % ("", "Z"), _MOMENT)
-_LOGICAL = {
+LOGICAL = {
     "io.debezium.time.Date": Reading("date", (finite(*_INFINITE_DAYS, FIRST_DAY, LAST_DAY, _DATE), DAY_IN_RANGE)),
     "org.apache.kafka.connect.data.Date": Reading("date", (_DATE, DAY_IN_RANGE)),
     "io.debezium.time.Timestamp": _ntz(*_INFINITE_MILLIS, _MILLIS),
@@ -118,8 +117,8 @@ _LOGICAL = {
     "io.debezium.time.MicroDuration": Reading("bigint", (_INT,), saturates=True),
     "io.debezium.time.NanoDuration": Reading("bigint", (_INT,), saturates=True),
 }
-_DECIMAL = "org.apache.kafka.connect.data.Decimal"
-_VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 
 
 def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
@@ -130,11 +129,11 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
         depth: nesting depth in arrays (names the lambda's variable).
     """
     name, kind = field.get("name"), field["type"]
-    if name in _LOGICAL:
-        return _LOGICAL[name]
-    if name == _DECIMAL:
+    if name in LOGICAL:
+        return LOGICAL[name]
+    if name == DECIMAL:
         return _decimal(field.get("parameters", {}))
-    if name == _VARIABLE_DECIMAL:
+    if name == VARIABLE_DECIMAL:
         # {"scale": 2, "value": base64}: the scale differs between rows, so the number becomes text.
         scale = "try_cast(get_json_object({t}, '$.scale') AS INT)"
         number = _HEX.replace("{t}", "get_json_object({t}, '$.value')")
@@ -158,20 +157,6 @@ def _steps(kind: str) -> tuple[str, ...]:
         return ("try_cast({t} AS BOOLEAN)",)
     # Spark's parser of JSON reads numbers with a point or an exponent as doubles.
     return (floating_number(kind) if kind in FLOATING else whole_number(kind, of_double=True),)
-
-
-def placeholder(field: dict[str, Any]) -> str | None:
-    """Return the JSON text that replaces an unchanged TOAST value of this type; None for types without TOAST."""
-    kind = field["type"]
-    if kind == "array":
-        items = field["items"]["type"]
-        if items in ("int16", "int32", "int64"):
-            return "[" + ",".join(str(ord(c)) for c in UNAVAILABLE_VALUE) + "]"
-        mark = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode() if items == "bytes" else UNAVAILABLE_VALUE
-        return f'["{mark}"]'
-    if kind == "bytes" and field.get("name") != _DECIMAL:
-        return base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
-    return UNAVAILABLE_VALUE if kind == "string" and field.get("name") not in _LOGICAL else None
 
 
 def _decimal(parameters: dict[str, str]) -> Reading:
@@ -276,7 +261,7 @@ def read_as_text(field: dict[str, Any]) -> Reading:
     name = field.get("name")
     if name in _AS_TEXT:
         return Reading("string", (_AS_TEXT[name],))
-    if name == _DECIMAL:
+    if name == DECIMAL:
         scale = int(field.get("parameters", {}).get("scale", 0))
         return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))), is_base64=scale <= 0)
     typed = read_value(field)

@@ -99,7 +99,8 @@ def parse(
     own = {name: kind for name, kind in existing.items() if name not in bases}
     declared = [*(c for key in (spec.key, *spec.keys) for c in key), *spec.order_by, *spec.types]
     names = LakeNames(spec.rename, [*declared, *existing, *spec.rename.values()])
-    hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row, bool(spec.order_by))
+    is_ordered = bool(spec.order_by)
+    hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row, is_ordered, spec.placeholder)
     schemas = schemas_of(
         schemas_by_source if schemas_by_source is not None else find_schemas(records, reader), spec.source_table
     )

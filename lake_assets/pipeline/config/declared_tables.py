@@ -204,6 +204,7 @@ class DeclaredTables:
             order_by=tuple(declared.order_by),
             max_rejected=raw.max_rejected,
             layout=raw.layout,
+            placeholder=stream.unavailable_value,
             batch=replace(batch, wait=0.0),
             shown=combined_settings([declared, stream, self.config], own=not declared.final),
         )

@@ -82,6 +82,12 @@ class Stream(Batches, TableSettings):
         description="change sets: the column with the time or number of the change, which orders the changes; of "
         "several, the first with a value; default: CDC_TIMESTAMP or, with flag, the order of the stream",
     )
+    unavailable_value: str | None = Field(
+        default=None,
+        description="debezium: what stands for an unchanged TOAST value, if the connector sets "
+        "unavailable.value.placeholder; default: the connector's default",
+        min_length=1,
+    )
     landing: LocalPath | None = Field(
         default=None,
         description="local folder where files of records arrive, relative to the lake's home; default: landing/<name>",
@@ -155,6 +161,11 @@ class Stream(Batches, TableSettings):
                 f"`{'` and `'.join(declared)}` {'is' if len(declared) == 1 else 'are'} for `format: change-set`, and "
                 f"the format is {self.format}"
             )
+
+    @combination
+    def _of_debezium(self) -> Iterator[str]:
+        if self.unavailable_value is not None and self.format != "debezium":
+            yield f"`unavailable_value` is for `format: debezium`, and the format is {self.format}"
 
     @property
     def about(self) -> str | None:
