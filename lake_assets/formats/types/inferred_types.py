@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats.event_model import Hints
-from lake_assets.formats.types.text_types import Reading, read_text, widest
+from lake_assets.formats.types.text_types import FLOATING, WHOLE, Reading, read_text, widest
 from lake_assets.lake.names import literal
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]\w*|\d+|[<>(),:]|\s+|.")
@@ -125,8 +125,27 @@ def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None
         return read_text(existing) if existing else None
     # Without a common type, the new values are errors of their records, not a change of the column's type.
     if existing and (_can_hold(existing, kind) or widest(existing, kind) is None):
-        return read_text(existing)
+        reading = read_text(existing)
+        return _spelled_as_json(reading) if kind == "string" else reading
     return read_text(kind)
+
+
+_NUMBER = literal(r"^-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?$")
+
+
+def _spelled_as_json(reading: Reading) -> Reading:
+    """Return the reading of texts in a column of numbers or booleans.
+
+    01220, +5 and yes are texts that were no numbers or booleans from the beginning; as such, they lose what they say.
+    """
+    if reading.type == "boolean":
+        is_spelled_so = "{t} IN ('true', 'false')"
+    elif reading.type in (*WHOLE, *FLOATING) or reading.type.startswith("decimal"):
+        is_spelled_so = f"{{t}} RLIKE {_NUMBER}"
+    else:
+        return reading
+    first, *others = reading.steps
+    return replace(reading, steps=(f"CASE WHEN {is_spelled_so} THEN {first} END", *others))
 
 
 def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, Reading | None]) -> str:
