@@ -142,7 +142,8 @@ def _partitions_in(table: Table) -> int:
 
 def _between(column: str, kind: str, low: str, high: str) -> str:
     end, compare = high, "<="
-    if kind.startswith("timestamp") and (day := _as_date(high)):
+    # Texts of times sort as the times do.
+    if kind.startswith(("timestamp", "string")) and (day := _as_date(high)):
         end, compare = (day + timedelta(days=1)).isoformat(), "<"
     return f"{column} >= CAST({literal(low)} AS {kind}) AND {column} {compare} CAST({literal(end)} AS {kind})"
 

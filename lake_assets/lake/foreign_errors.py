@@ -17,6 +17,7 @@ from lake_assets.errors import (
     CorruptMetadataError,
     LakeError,
     MissingDataFileError,
+    PipelineError,
     SparkUnavailableError,
     StorageFullError,
     StorageUnavailableError,
@@ -70,6 +71,8 @@ _TRUSTED = re.compile(
 # Iceberg's error after a clock was set back.
 _CLOCK = re.compile(r"java\.lang\.IllegalArgumentException: (?:Invalid \w+ timestamp \d|\[BUG\] Expected sorted)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
+# A value that an expression cannot compute: an overflow, a cast, a division by zero.
+_VALUE = re.compile(r"\[[A-Z][A-Z0-9_.]*\] [^\n]*SQLSTATE: 22[0-9A-Z]{3}")
 # The place within a text that Spark names at the end of a message.
 _POSITION = re.compile(r"(?:; | \()line (\d+),? pos \d+[);]*$")
 _CARRIERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS")
@@ -86,6 +89,14 @@ def spark_error_text(error: BaseException) -> str:
     ]
     ends += [m.start() for m in _CONDITION.finditer(text) if not m[1].startswith(_CARRIERS)]
     return text[: min(ends, default=len(text))]
+
+
+def wrapped_value_error(error: BaseException) -> str:
+    """Return Spark's message about a value that an expression cannot compute, if PySpark does not raise it as an error
+    of its own: an error of a broadcast is wrapped, so it comes as the stack trace of an exception of Java."""
+    is_wrapped = type(error).__name__ == "Py4JJavaError"
+    found = _VALUE.search(str(error)) if is_wrapped else None
+    return found[0] if found else ""
 
 
 def first_line(error: BaseException) -> str:
@@ -163,7 +174,14 @@ def as_named(error: Exception, table: str) -> LakeError | None:
             f"{table}: {where} cannot be reached{why}. Nothing was published, and the file may be intact: check that "
             "the storage answers and that this user may read and write it, then run again"
         )
-    return _broken(table, path) if path else None
+    if path:
+        return _broken(table, path)
+    if message := wrapped_value_error(error):
+        return PipelineError(
+            f"{table}: Spark cannot compute a value: {message}. Nothing was published: correct the value or the "
+            "expression, and run again"
+        )
+    return None
 
 
 def _is_jvm_lost(error: Exception) -> bool:

@@ -161,6 +161,28 @@ TOLD_BY_A_ROW = (
 )
 
 
+class Py4JJavaError(Exception):
+    """As py4j's, which asks a JVM for its text."""
+
+    __module__ = "py4j.protocol"
+
+
+def test_a_value_that_cannot_be_computed_is_named_without_the_stack_of_java() -> None:
+    error = Py4JJavaError(
+        "An error occurred while calling o980.localCheckpoint.\n: java.util.concurrent.ExecutionException: "
+        "org.apache.spark.SparkArithmeticException: [ARITHMETIC_OVERFLOW] Overflow in sum of decimals. SQLSTATE: 22003\n"
+        "\tat java.base/java.util.concurrent.CompletableFuture.get(CompletableFuture.java:2096)"
+    )
+    named = as_named(error, "agg.t")
+    assert isinstance(named, PipelineError)
+    assert str(named).startswith("agg.t: Spark cannot compute a value: [ARITHMETIC_OVERFLOW] Overflow in sum of")
+    assert "CompletableFuture" not in str(named)
+    other = Py4JJavaError(
+        "An error occurred while calling o1.x.\n: java.lang.IllegalStateException: [X] SQLSTATE: XX000"
+    )
+    assert as_named(other, "agg.t") is None
+
+
 @pytest.mark.parametrize("message", TOLD_BY_A_ROW)
 @pytest.mark.parametrize(
     "quoted",

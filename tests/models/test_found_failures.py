@@ -185,6 +185,31 @@ def test_nan_is_greater_than_numbers_whatever_file_it_is_in(lake: Lake, sql: str
     assert verify_all(lake, proof) == [True]
 
 
+def test_a_sum_that_overflows_is_told_without_the_stack_of_java_and_is_right_again_later(lake: Lake) -> None:
+    queries = {
+        "agg.d": Query("SELECT g, sum(d) AS s, count(*) AS n FROM final.d GROUP BY g", ()),
+        "agg.b": Query("SELECT g, sum(b) AS s FROM final.d GROUP BY g", ()),
+    }
+    proof = Proof(lake, queries, ["final.d"])
+    d, b = f"6{'0' * 37}", f"5{'0' * 18}"
+    # In this order the sums fit.
+    rows = [f"(1, -{d}, -{b})", f"(1, {d}, {b})", f"(1, -{d}, -{b})", *(f"(2, {n}, {n})" for n in range(40))]
+    proof.sql(
+        "CREATE TABLE final.d (g INT, d DECIMAL(38, 0), b BIGINT) USING iceberg "
+        "TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read')",
+        f"INSERT INTO final.d VALUES {', '.join(rows)}",
+    )
+    proof.run()
+    proof.sql("DELETE FROM final.d WHERE d < 0")
+    proof.run()  # the sums fit, the sums of the deleted rows do not
+    proof.sql(f"INSERT INTO final.d VALUES (1, {d}, {b})")
+    for outcome in proof.pipeline.run(lake):
+        assert "[ARITHMETIC_OVERFLOW]" in str(outcome.error)
+        assert "\tat " not in str(outcome.error)
+    proof.sql("DELETE FROM final.d WHERE g = 1")
+    proof.run()
+
+
 @pytest.mark.parametrize("condition", ["x >= 0", "x = 0", "x IN (0, 5)"])
 def test_zeros_are_equal_whatever_their_sign(lake: Lake, condition: str) -> None:
     proof = Proof(lake, {"agg.m": Query(f"SELECT k FROM final.z WHERE {condition}", ())}, ["final.z"])

@@ -19,11 +19,10 @@ from lake_assets.tables.partitioning.table_partitions import (
     OTHER,
     Every,
     Partitions,
-    check_hours,
     key_of_text,
     text_of_key,
-    zone_of,
 )
+from lake_assets.tables.partitioning.time_zones import check_hours, zone_of
 
 T = TableId(("final",), "t")
 START = datetime(1990, 1, 1)  # noqa: DTZ001

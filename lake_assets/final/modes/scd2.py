@@ -161,11 +161,9 @@ def _differing(target: Target, computed: DataFrame, stored: DataFrame) -> DataFr
         )
 
     both = side(computed, "new").join(side(stored, "old"), identifying, "full_outer")
-    differs: Column = F.lit(False)
-    for c in rest:
-        differs = differs | ~F.col(f"new.{quote(c)}").eqNullSafe(F.col(f"old.{quote(c)}"))
     is_obsolete = F.col("new").isNull()
-    return both.where(is_obsolete | F.col("old").isNull() | differs).select(
+    # As a whole: of a condition over every column, the optimizer derives one for each subset of the columns.
+    return both.where(~F.col("new").eqNullSafe(F.col("old"))).select(
         *(F.col(quote(c)) for c in identifying),
         *(F.col(f"new.{quote(c)}").alias(c) for c in rest),
         F.when(is_obsolete, DELETE).otherwise(READ).alias(OP),

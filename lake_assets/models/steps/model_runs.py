@@ -27,7 +27,7 @@ from lake_assets.errors import (
     UnsupportedCaptureError,
 )
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.foreign_errors import first_line
+from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
@@ -53,6 +53,12 @@ from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_ddl import check_owner_in
 
 log = logging.getLogger(__name__)
+
+# Errors of a step's SQL that the query itself need not have.
+_OF_A_PART = (
+    NotAcceptedError, AnalysisException, ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException,
+    NumberFormatException, ParseException, SparkRuntimeException,
+)  # fmt: skip
 
 
 def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = None, *, rebuild: str = "") -> Outcome:
@@ -288,13 +294,13 @@ def _or_in_full(ctx: ModelContext, step: Callable[[], Done], failed: str) -> Don
     """
     try:
         return step()
-    except (
-        NotAcceptedError, AnalysisException, ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException,
-        NumberFormatException, ParseException, SparkRuntimeException,
-    ) as e:  # fmt: skip
+    except Exception as e:
+        message = first_line(e) if isinstance(e, _OF_A_PART) else wrapped_value_error(e)
+        if not message:
+            raise
         # Nothing is written before these errors. If the query itself fails, it fails again below.
         log.warning("%s: computed in full: %s", ctx.spec.table, failed, exc_info=True)
-        return full(ctx, f"{failed}: {first_line(e)}")
+        return full(ctx, f"{failed}: {message}")
 
 
 def _is_schema_kept(table: Table, snapshot: int | None) -> bool:

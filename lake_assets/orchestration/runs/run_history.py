@@ -60,6 +60,9 @@ def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:
 
 
 def next_attempt(instance: dg.DagsterInstance, pipeline: str, plan: str) -> int:
-    """Return the number of the next attempt at a plan, counted from 1."""
+    """Return the number of the next attempt at a plan, counted from 1.
+
+    The newest run need not have the highest number: a run that is executed again has the tags of the first one.
+    """
     filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline, PLAN_TAG: plan})
-    return max((int(r.tags.get(ATTEMPT_TAG, "1")) for r in instance.get_runs(filters, limit=1)), default=0) + 1
+    return max((int(r.tags.get(ATTEMPT_TAG, "1")) for r in instance.get_runs(filters, limit=MAX_RUNS)), default=0) + 1

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from lake_assets.pipeline.config.setting_types import ColumnName, Strict, as_value_errors, combination
-from lake_assets.tables.partitioning.table_partitions import Every, Partitions, check_hours, read_start, zone_of
+from lake_assets.tables.partitioning.table_partitions import Every, Partitions, read_start
+from lake_assets.tables.partitioning.time_zones import check_hours, zone_of
 
 
 def by_column(value: object) -> object:

@@ -10,15 +10,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, Self
 from urllib.parse import unquote
-from zoneinfo import ZoneInfo
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId, quote
 from lake_assets.lake.names import literal, spelled
 from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.partitioning.time_zones import is_fixed, zone_of
 
 Every = Literal["hour", "day", "month"]
 # The partition of values outside of a list, and the partition of nulls without a list.
@@ -30,6 +30,9 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (wall clock)
 _HOUR = timedelta(hours=1)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+# The end of the key of the second of two hours with the same name.
+_OFFSET = re.compile(r"(?<=:\d\d)[+-]\d{4}$")
 # Characters with a special meaning to Dagster, in keys or in selections of keys.
 _SPECIAL = re.compile(r"[%\x00-\x1f\x7f,\[\]\"]|\.(?=\.\.)|^_(?=_)")
 
@@ -106,7 +109,7 @@ class Partitions:
             )
         if self.every == "hour" and kind == "date":
             raise PipelineError(f"{at}: `every: hour`, and {by} is a date: declare `every: day` or `every: month`")
-        if self.every == "hour" and kind == "timestamp_ntz" and not _is_fixed(self.zone):
+        if self.every == "hour" and kind == "timestamp_ntz" and not is_fixed(self.zone):
             raise PipelineError(
                 f"{at}: `every: hour`, and {by} is a timestamp without a time zone: when the clock of "
                 f"{self.timezone} is set back, one hour occurs twice and its rows are ambiguous. Declare "
@@ -134,7 +137,7 @@ class Partitions:
         if self.every is None or kind != "timestamp":
             return True
         offset = self.zone.utcoffset(datetime(2000, 1, 1, tzinfo=UTC).astimezone(self.zone))
-        return _is_fixed(self.zone) and not offset
+        return is_fixed(self.zone) and not offset
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -170,6 +173,9 @@ class Partitions:
     def keys_between(self, low: str, high: str) -> list[str]:
         """Return the keys of all partitions by time from `low` to `high`, each a key or a date or time, inclusive.
 
+        A date as `high` includes all hours of the day, and an hour that occurs twice includes both, unless its key has
+        an offset.
+
         Raises:
             PipelineError: partitions are not by time, a text is neither, or the range is empty or begins before the
                 first partition.
@@ -177,15 +183,30 @@ class Partitions:
         if self.every is None:
             raise PipelineError(f"partitions by {self.by} have no order: name them, or a range of another column")
         at, last = (read_start(_without_offset(text), self.every) for text in (low, high))
+        if self.every == "hour" and _DATE.fullmatch(high):
+            last = last.replace(hour=23)
         if at > last:
             raise PipelineError(f"{low} is after {high}: swap them")
         if self.start is not None and at < self.start:
             raise PipelineError(f"{low} is before the first partition, {self.first}")
         keys = list[str]()
+        if self.every == "hour":
+            # Local hours may be missing, or occur twice: count the hours that pass.
+            hour, end = self._instant(at, low), self._instant(last.replace(fold=1), high)
+            while hour <= end:
+                keys.append(self._time_key(hour))
+                hour += _HOUR
+            return keys
         while at <= last:
             keys.append(_formatted(at, self.every))
             at = _next(at, self.every)
         return keys
+
+    def _instant(self, at: datetime, text: str) -> datetime:
+        """Return a local time in UTC, with the offset that `text` ends with if it is the key of an hour with one."""
+        offset = _OFFSET.search(text)
+        zone = datetime.strptime(offset[0], "%z").tzinfo if offset else self.zone
+        return at.replace(tzinfo=zone).astimezone(UTC)
 
     def condition(self, keys: Collection[str], kind: str) -> str:
         """Return SQL of a condition over the table's columns: a row belongs to one of the partitions.
@@ -230,7 +251,7 @@ class Partitions:
         """Return start and end of a partition: in UTC if the column has a time zone, else in local time."""
         assert self.every is not None
         try:
-            first = datetime.strptime(key, _FORMATS[self.every] + ("%z" if re.search(r"[+-]\d{4}$", key) else ""))  # noqa: DTZ007
+            first = datetime.strptime(key, _FORMATS[self.every] + ("%z" if _OFFSET.search(key) else ""))  # noqa: DTZ007
         except ValueError as e:
             raise PipelineError(f"{key!r} is not a key of `partitions` by {self.by} (every {self.every}): {e}") from e
         if kind != "timestamp":
@@ -276,19 +297,6 @@ class Partitions:
         return at.replace(tzinfo=UTC) if kind == "timestamp" else at
 
 
-@lru_cache(maxsize=64)
-def zone_of(name: str) -> tzinfo:
-    """Return a time zone by its name.
-
-    Raises:
-        PipelineError: the name is unknown.
-    """
-    try:
-        return UTC if name.upper() == "UTC" else ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as e:
-        raise PipelineError(f"{name!r} is an unknown time zone: write an IANA name such as Europe/Berlin") from e
-
-
 def read_start(text: str, every: Every) -> datetime:
     """Parse a declared start, and truncate it to its hour, day or month.
 
@@ -309,21 +317,6 @@ def read_start(text: str, every: Every) -> datetime:
 def _without_offset(key: str) -> str:
     """Return the key of an hour as a local time: `2024-01-31-08:00` or the like."""
     return re.sub(r"^(\d{4}-\d{2}-\d{2})-(\d{2}:\d{2}).*$", r"\1T\2", key)
-
-
-def check_hours(name: str) -> None:
-    """Refuse a time zone whose clock changes by less than an hour, so that hours overlap.
-
-    Raises:
-        PipelineError: the zone is of this kind.
-    """
-    zone = zone_of(name)
-    offsets = {zone.utcoffset(datetime(2020, month, 1)) for month in range(1, 13)}  # noqa: DTZ001 (local time)
-    if len({o.seconds % 3600 for o in offsets if o is not None}) > 1:
-        raise PipelineError(
-            f"the clock of {name} changes by less than an hour, so hours overlap: declare `every: day`, or "
-            "`timezone: UTC`"
-        )
 
 
 def key_of_text(text: str) -> str:
@@ -390,11 +383,3 @@ def _next(first: datetime, every: Every) -> datetime:
 def _formatted(at: datetime, every: Every) -> str:
     # The C library writes a year before 1000 with fewer than four digits.
     return f"{at.year:04}" + at.strftime(_FORMATS[every].removeprefix("%Y"))
-
-
-def _is_fixed(zone: tzinfo) -> bool:
-    """Whether the clock is never changed."""
-    if zone is UTC:
-        return True
-    moments = (datetime(year, month, 1, tzinfo=UTC) for year in range(1970, 2038) for month in range(1, 13))
-    return len({m.astimezone(zone).utcoffset() for m in moments}) == 1
