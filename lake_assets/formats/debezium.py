@@ -128,6 +128,15 @@ class Debezium(Format):
             "add.fields=op,table and delete.tombstone.handling.mode=rewrite in ExtractNewRecordState"
         )
 
+    def database(self, record: Any) -> str | None:
+        """See `EventFormat.database`."""
+        value, _ = _value_and_topic(record)
+        if not isinstance(value, dict):
+            return None
+        fields = value["source"] if isinstance(value.get("source"), dict) else _added_to(value)
+        database = fields.get("db")
+        return database if isinstance(database, str) and database else None
+
     def keyed(self, record: Any) -> Keyed | None:
         """See `EventFormat.keyed`."""
         if record is None:

@@ -78,6 +78,10 @@ class Format(ABC):
         """See `EventFormat.keyed`."""
         return None
 
+    def database(self, record: Any) -> str | None:
+        """See `EventFormat.database`."""
+        return None
+
     def says_all(self, schema: str) -> bool:
         """See `EventFormat.says_all`."""
         return bool(schema)

@@ -59,6 +59,10 @@ class EventFormat(Protocol):
         """Return what a decoded record says about the row of its key, in formats with tombstones; otherwise None."""
         ...
 
+    def database(self, record: Any) -> str | None:
+        """Return the database that a decoded record names, besides the schema of its table; None if it names none."""
+        ...
+
     @property
     def tombstone(self) -> str | None:
         """SQL over `record`: whether it may be a tombstone with a key; None if the format has none."""

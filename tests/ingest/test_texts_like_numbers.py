@@ -28,7 +28,9 @@ def test_texts_are_rejected_by_columns_of_numbers_until_they_are_declared_as_tex
         if not is_csv:
             stream.land(*map(json.dumps, rows))
             return
-        texts = [",".join("" if v is None else str(v).lower() if v is True else str(v) for v in r.values()) for r in rows]
+        texts = [
+            ",".join("" if v is None else str(v).lower() if v is True else str(v) for v in r.values()) for r in rows
+        ]
         (stream.folder / f"{n}.csv").write_text("\n".join([",".join(rows[0]), *texts, ""]))
 
     land(1, [FIRST])

@@ -40,6 +40,7 @@ from lake_assets.ingest.raw.record_reading import RecordReading
 from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
 from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
 from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.stream_transactions import read_open
 from lake_assets.ingest.records.stream_transactions import to_properties as to_open_properties
 from lake_assets.ingest.records.tombstones import Tombstones
@@ -275,6 +276,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         read_open(raw),
         source_snapshots.read_snapshots(raw),
         Tombstones(raw, spec.about),
+        Databases(raw, spec.databases),
     )
     # A failed commit must not be retried: the other process may have landed the same files, and positions would be
     # assigned twice. Only this process's copy of the table's properties is changed.
@@ -298,6 +300,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
                 **(to_open_properties(reading.open) if reading.open else {}),
                 **(source_snapshots.to_properties(reading.snapshots) if reading.has_snapshot else {}),
                 **reading.tombstones.properties(),
+                **reading.databases.properties(),
             }
         )
 

@@ -17,6 +17,7 @@ from lake_assets.ingest.raw.raw_tables import ARROW
 from lake_assets.ingest.raw.record_sources import Batch
 from lake_assets.ingest.raw.source_snapshots import TableSnapshot
 from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.routing import Routed, route
 from lake_assets.ingest.records.stream_transactions import Open, follow
 from lake_assets.ingest.records.tombstones import Tombstones
@@ -37,6 +38,7 @@ class RecordReading:
         open_: Mapping[str, Open | None],
         snapshots: dict[str, TableSnapshot],
         tombstones: Tombstones,
+        databases: Databases,
     ) -> None:
         self.spec, self.event_format, self.routes = spec, spec.reader, routes
         # Signals of a table that is declared, or has rows already.
@@ -44,7 +46,7 @@ class RecordReading:
         # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
         self.open = dict(open_)
         self.snapshots, self.has_snapshot = snapshots, False
-        self.tombstones = tombstones
+        self.tombstones, self.databases = tombstones, databases
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
@@ -96,6 +98,8 @@ class RecordReading:
         if record.problem:
             return Routed(problem=record.problem)
         routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth, self.kept)
+        if problem := next((p for t in routed.tables if (p := self.databases.problem(t, routed.database))), None):
+            return Routed(problem=problem)
         if routed.keyed is not None:
             routed = self._followed(routed, routed.keyed)
         if routed.snapshot and routed.source_table:

@@ -16,6 +16,7 @@ from lake_assets.formats.registry import read_record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.raw_tables import ROUTES_PROPERTY, routes_of
 from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.databases import Databases
 from lake_assets.lake import LakeBase
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.tables.commits import committing
@@ -35,6 +36,7 @@ class Routed:
         snapshot: what it says about the snapshot that its row is part of, if any.
         control: what it is, if it says nothing about a row: a heartbeat, a signal, ...
         keyed: what it says about the row of its key.
+        database: the database of its table; None if it does not say.
     """
 
     tables: tuple[SourceTable, ...] = ()
@@ -45,6 +47,7 @@ class Routed:
     control: str | None = None
     snapshot: SnapshotRow | None = None
     keyed: Keyed | None = None
+    database: str | None = None
 
     @property
     def source_table(self) -> str | None:
@@ -83,7 +86,17 @@ def route(
     schema = event_format.schema_of(record)
     payload = event_format.without_schema(plain or text, schema) if schema else None
     snapshot = event_format.snapshot_row(record)
-    return Routed(tables, None, schema_key(schema), payload or plain, boundary, None, snapshot, keyed)
+    return Routed(
+        tables,
+        None,
+        schema_key(schema),
+        payload or plain,
+        boundary,
+        None,
+        snapshot,
+        keyed,
+        event_format.database(record),
+    )
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:
@@ -114,6 +127,7 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
     source_tables = {str(r) for r in routes_of(raw)}
     kept = {*source_tables, *map(str, spec.signal_tables)}
+    databases = Databases(raw, spec.databases)
     routed: list[tuple[int, str | None, str | None, str | None]] = []
     for row in rows.to_pylist():
         # Only a part of these records is stored (or their bytes were not UTF-8), so they cannot be routed.
@@ -122,14 +136,15 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
         routed_record = route(reader, row["record"], spec.about, spec.limits.depth, kept)
         # A tombstone that may be about several tables when it arrives may be about them afterwards.
         is_tombstone = routed_record.keyed is not None and routed_record.keyed.kind == "tombstone"
-        if routed_record.problem is None and not is_tombstone:
+        is_foreign = any(databases.problem(t, routed_record.database) for t in routed_record.tables)
+        if routed_record.problem is None and not is_tombstone and not is_foreign:
             source_tables.update(str(r) for r in routed_record.tables)
             routed.append((row["position"], routed_record.source_table, routed_record.key, routed_record.payload))
     if not routed:
         return 0
     spark, name = lake.spark(), lake.sql_name(spec.table)
     positions = [p for p, *_ in routed]
-    properties = {ROUTES_PROPERTY: json.dumps(sorted(source_tables))}
+    properties = {ROUTES_PROPERTY: json.dumps(sorted(source_tables)), **databases.properties()}
     rows_of = rows_in_memory(spark, routed, "position BIGINT, source_table STRING, schema_key STRING, payload STRING")
     with temp_view(rows_of) as view, committing(spark, spec.table, None, properties):
         spark.sql(

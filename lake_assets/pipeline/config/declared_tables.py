@@ -329,6 +329,7 @@ class DeclaredTables:
             on_replaced=source.on_replaced if source else "stop",
             about=SourceTable.parse(stream.about) if stream.about else None,
             layout=row_layout(stream.flag, stream.time),
+            databases=tuple(stream.databases),
             signal_tables=_signal_tables(stream),
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),

@@ -88,6 +88,11 @@ class Stream(Batches, TableSettings):
         "unavailable.value.placeholder; default: the connector's default",
         min_length=1,
     )
+    databases: Names = Field(
+        default_factory=list,
+        description="debezium: the databases whose tables of one schema and name are one table; default: the first "
+        "database of each table, and records of another one are rejected",
+    )
     landing: LocalPath | None = Field(
         default=None,
         description="local folder where files of records arrive, relative to the lake's home; default: landing/<name>",
@@ -164,8 +169,10 @@ class Stream(Batches, TableSettings):
 
     @combination
     def _of_debezium(self) -> Iterator[str]:
-        if self.unavailable_value is not None and self.format != "debezium":
-            yield f"`unavailable_value` is for `format: debezium`, and the format is {self.format}"
+        settings = (("unavailable_value", self.unavailable_value), ("databases", self.databases))
+        for name, value in settings:
+            if value and self.format != "debezium":
+                yield f"`{name}` is for `format: debezium`, and the format is {self.format}"
 
     @property
     def about(self) -> str | None:
