@@ -188,10 +188,15 @@ def position(values: Values, is_read: str) -> str | None:
     return f"CASE {' '.join(cases)} END"
 
 
+# Times in different units cannot be compared. Those of the years 1974 to 5138 have so many digits.
+_UNIT = (
+    f"CASE WHEN {SEQUENCE} >= '{10**17:020}' THEN 'times in nanoseconds' "
+    f"WHEN {SEQUENCE} >= '{10**14:020}' THEN 'times in microseconds' ELSE 'times in milliseconds' END"
+)
 LOG = (
     f"CASE WHEN {SEQUENCE} LIKE 'b%' THEN concat('the binary log ', split_part({SEQUENCE}, '/', 3)) "
     f"WHEN {SEQUENCE} LIKE 'c%' THEN 'commit LSNs' WHEN {SEQUENCE} LIKE 's%' THEN 'SCNs' "
-    f"WHEN {_IS_POSTGRES} THEN 'the write-ahead log' WHEN length({SEQUENCE}) = 20 THEN 'times' END"
+    f"WHEN {_IS_POSTGRES} THEN 'the write-ahead log' WHEN length({SEQUENCE}) = 20 THEN {_UNIT} END"
 )
 """SQL over `_sequence` of the log that it is a position in; NULL if it is none."""
 

@@ -114,7 +114,7 @@ def test_a_time_orders_events_with_a_word_and_is_not_compared_with_positions(lak
     land(feed, [flat(1, "c", __source_ts_ms=1_700_000_002_000, __source_lsn=500)])
     failed = feed.outcomes()["final.t"]
     assert isinstance(failed.exception, OrderUnknownError)
-    assert "positions in the write-ahead log and in times" in str(failed.error)
+    assert "positions in the write-ahead log and in times in milliseconds" in str(failed.error)
     feed.pipeline = pipeline({**declared, "order_by": ["_position"]})
     feed.run()
     assert rows(feed, "final.t") == {1: "c"}

@@ -172,3 +172,14 @@ def test_positions_of_earlier_versions_are_read_as_todays(spark_lake: Lake) -> N
     assert [r[0] for r in rows.selectExpr(DEBEZIUM.stored).collect()] == [upgraded(t) for t in before]
     assert upgraded(before[2]) == f"{7:020}/{5:020}/{7:020}"
     assert upgraded(upgraded(before[2])) == upgraded(before[2])
+
+
+@pytest.mark.spark
+def test_times_in_other_units_are_other_logs(spark_lake: Lake) -> None:
+    moment = {
+        "milliseconds": 1_700_000_000_000,
+        "microseconds": 1_700_000_000_000_000,
+        "nanoseconds": 1_700_000_000_123_456_789,
+    }
+    rows = spark_lake.spark().createDataFrame([(f"{t:020}",) for t in moment.values()], "_sequence STRING")
+    assert [r[0] for r in rows.selectExpr(str(DEBEZIUM.log)).collect()] == [f"times in {unit}" for unit in moment]
