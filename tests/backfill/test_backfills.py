@@ -149,7 +149,7 @@ def test_snapshots_that_a_copy_starts_from_outlive_upkeep(history: History) -> N
     [
         (Selection(low="1", high="2", by="age"), {"ages": range(1, 3)}),
         (Selection(keys=Path("keys.csv")), {"ids": [0, 2, 4]}),
-        (Selection(keys=Path("keys.jsonl")), {"ids": [0, 2, 4]}),
+        pytest.param(Selection(keys=Path("keys.jsonl")), {"ids": [0, 2, 4]}, marks=pytest.mark.long),
     ],
 )
 def test_chosen_rows_are_redone_and_others_stay(history: History, selection: Selection, redone: dict[str, Any]) -> None:

@@ -63,7 +63,9 @@ def went(lake: Lake) -> TableId:
     return name
 
 
-@pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "partitioned"])
+@pytest.mark.parametrize(
+    "partitioned", [pytest.param(False, marks=pytest.mark.long), True], ids=["whole", "partitioned"]
+)
 def test_every_window_is_exact(lake: Lake, namespace: str, *, partitioned: bool) -> None:
     table = f"{namespace}.t"
     make(lake, table, partitioned=partitioned)

@@ -152,7 +152,13 @@ RESTORED = {
 }
 
 
-@pytest.mark.parametrize(("done", "with_metrics"), RESTORED.values(), ids=RESTORED.keys())
+@pytest.mark.parametrize(
+    ("done", "with_metrics"),
+    [
+        pytest.param(*done, id=name, marks=() if name in ("deleted", "updated") else pytest.mark.long)
+        for name, done in RESTORED.items()
+    ],
+)
 def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str, with_metrics: bool) -> None:
     """Rows are restored with the ids and versions from before the window."""
     t = History(lake, f"{namespace}.t", 3)

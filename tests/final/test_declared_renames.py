@@ -145,8 +145,9 @@ def equal(stream: Stream, tables: list[Renamed], context: str) -> None:
         assert rows_of(rows, columns) == table.expected(columns), (table.mode, context)
 
 
-def test_renames_declared_at_any_time_make_tables_equal_to_the_source(lake: Lake) -> None:
-    check(lake, random.Random(1), list(MODES))
+@pytest.mark.parametrize("modes", [["soft", "versions"], pytest.param(list(MODES), marks=pytest.mark.long)])
+def test_renames_declared_at_any_time_make_tables_equal_to_the_source(lake: Lake, modes: list[str]) -> None:
+    check(lake, random.Random(1), modes)
 
 
 @pytest.mark.long

@@ -49,7 +49,7 @@ FORMATS: dict[str, tuple[str, Write]] = {
 @pytest.mark.parametrize(
     ("name", "deletes"),
     [
-        ("debezium", "soft"), ("wal2json-v2", "hard"), ("change-feed", "hard"),
+        pytest.param("debezium", "soft", marks=pytest.mark.long), ("wal2json-v2", "hard"), pytest.param("change-feed", "hard", marks=pytest.mark.long),
         pytest.param("debezium", "hard", marks=pytest.mark.long),
         pytest.param("wal2json-v2", "soft", marks=pytest.mark.long),
         pytest.param("change-feed", "soft", marks=pytest.mark.long),

@@ -192,9 +192,9 @@ def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: L
     ("column", "harm", "message"),
     [
         ("n", {"n": 2**40}, "n does not fit int"),
-        ("n", {"n": "many"}, "n does not fit int"),
-        ("id", {"id": None}, "key column id is null"),
-        ("op", None, "no such op"),
+        pytest.param("n", {"n": "many"}, "n does not fit int", marks=pytest.mark.long),
+        pytest.param("id", {"id": None}, "key column id is null", marks=pytest.mark.long),
+        pytest.param("op", None, "no such op", marks=pytest.mark.long),
     ],
 )
 def test_a_record_that_does_not_fit_is_rejected_and_the_others_go_on(
@@ -341,7 +341,7 @@ def test_values_that_a_key_change_leaves_out_come_from_the_row_under_the_old_key
     assert final(feed) == Counter({(9, 4, "one"): 1, (1, 3, "two"): 1})
 
 
-@pytest.mark.parametrize("step", ["one batch", "two batches"])
+@pytest.mark.parametrize("step", ["one batch", pytest.param("two batches", marks=pytest.mark.long)])
 def test_columns_are_added_widened_and_rescaled(feed: Feed, log: Log, step: str) -> None:
     log.table = Table({"id": BIGINT, "n": INT, "price": decimal(6, 2)})
     before = [log("c", id=1, n=1, price="12.50"), log("c", id=2, n=-1, price="-0.01")]
@@ -385,7 +385,7 @@ def test_a_table_whose_values_are_converted_keeps_its_partitions_and_order(lake:
     assert set(final(feed, ["id", "price"])) == {(1, Decimal("1.2345"))}
 
 
-@pytest.mark.parametrize("declared", ["before", "after"])
+@pytest.mark.parametrize("declared", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_declared_rename_carries_values_along(lake: Lake, log: Log, declared: str) -> None:
     renamed = {"table": "public.t", "rename": {"name": "label"}}
     feed = Feed(lake, renamed if declared == "before" else "public.t")
@@ -477,16 +477,18 @@ KEYS: list[tuple[str, dict[str, Any], list[Any]]] = [
 ]
 
 
-def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None) -> None:
-    logs = {name: Log(Table({"k": schema, "v": INT}, key=("k",), name=f"public.{name}")) for name, schema, _ in KEYS}
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None, every: int) -> None:
+    chosen = KEYS[::every]
+    logs = {name: Log(Table({"k": schema, "v": INT}, key=("k",), name=f"public.{name}")) for name, schema, _ in chosen}
     pair = Log(Table({"k": TIMESTAMP, "k2": BIGINT, "v": INT}, key=("k", "k2"), name="public.pair"))
     feed = Feed(lake, *(f"public.{n}" for n in logs), "public.pair")
     for v in (1, 2):
         op = "c" if v == 1 else "u"
-        singles = [logs[name](op, k=k, v=v) for name, _, keys in KEYS for k in keys]
+        singles = [logs[name](op, k=k, v=v) for name, _, keys in chosen for k in keys]
         feed.deliver([*singles, *(pair(op, k=k, k2=7, v=v) for k in KEYS[0][2])])
     found = {name: sorted(r["v"] for r in feed.rows(f"final.{name}").select("v").collect()) for name in [*logs, "pair"]}
-    assert found == {name: [2] * len(keys) for name, _, keys in [*KEYS, ("pair", {}, KEYS[0][2])]}
+    assert found == {name: [2] * len(keys) for name, _, keys in [*chosen, ("pair", {}, KEYS[0][2])]}
 
 
 def test_infinite_moments_are_keys_too(lake: Lake) -> None:

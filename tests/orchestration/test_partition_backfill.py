@@ -258,7 +258,7 @@ def test_what_a_cancelled_backfill_has_built_is_discarded_by_the_next_tick(
     redone.days.check()
 
 
-@pytest.mark.parametrize("state", ["building", "ready"])
+@pytest.mark.parametrize("state", ["building", pytest.param("ready", marks=pytest.mark.long)])
 def test_an_interrupted_run_is_continued_by_its_repetition(
     redone: Redone, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,7 +450,7 @@ def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeyp
     assert redone.record.state == "discarded"
 
 
-@pytest.mark.parametrize("is_rebuild", [False, True])
+@pytest.mark.parametrize("is_rebuild", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_micro_batches_do_not_wait_for_what_is_built_aside(
     redone: Redone, monkeypatch: pytest.MonkeyPatch, is_rebuild: bool
 ) -> None:

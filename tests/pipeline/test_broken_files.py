@@ -53,11 +53,7 @@ FILES: dict[str, Callable[[Lake, str], list[Path]]] = {
 TABLES = ["staging.people", "final.people", "agg.cities"]
 
 
-OFTEN = {
-    (cut, "data", "final.people"),
-    (cut, "manifest list", "final.people"),
-    (Path.unlink, "metadata", "final.people"),
-}
+OFTEN = {(Path.unlink, "metadata", "final.people")}
 CASES = [
     pytest.param(how, what, table, marks=() if (how, what, table) in OFTEN else pytest.mark.long)
     for how in (Path.unlink, cut)
@@ -99,7 +95,7 @@ def test_a_broken_file_is_named_and_stops_its_table_alone(
         people.check()
 
 
-OWN_OFTEN = {(Path.unlink, "final.people", "rebuild"), (cut, "agg.ages", "rebuild")}
+OWN_OFTEN = {(Path.unlink, "final.people", "rebuild")}
 OWN = [
     pytest.param(how, own, advice, marks=() if (how, own, advice) in OWN_OFTEN else pytest.mark.long)
     for how in (Path.unlink, cut)

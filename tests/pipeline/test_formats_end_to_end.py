@@ -72,7 +72,7 @@ def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
     return actual
 
 
-OFTEN = ("debezium", "wal2json-v2", "change-feed")
+OFTEN = ("debezium",)
 
 
 @pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.long) for n in FORMATS])
@@ -96,7 +96,7 @@ def test_late_repeated_and_moved_rows_of_every_format_become_the_rows_of_the_sou
     assert sorted(actual, key=lambda r: r[KEY]) == sorted(expected, key=lambda r: r[KEY])
 
 
-@pytest.mark.parametrize("files", ["csv", "parquet"])
+@pytest.mark.parametrize("files", ["csv", pytest.param("parquet", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["change-set", "change-feed"])
 def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, files: str, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
@@ -118,7 +118,8 @@ def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, file
 @pytest.mark.parametrize(
     "names",
     [
-        ("debezium", "wal2json-v1"),
+        ("debezium",),
+        pytest.param(("wal2json-v1",), marks=pytest.mark.long),
         pytest.param(("debezium-plain", "wal2json-v2", "simplified-typed"), marks=pytest.mark.long),
     ],
 )
