@@ -158,7 +158,7 @@ def test_v2_position_deletes(lake: Lake, namespace: str, granularity: str) -> No
     t.exact((a, c), (b, c), (c, d), (c, f), (d, f))
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("more", [pytest.param("", marks=pytest.mark.long), BY_GROUP], ids=["whole", "partitioned"])
 def test_equality_deletes(lake: Lake, namespace: str, version: int, more: str) -> None:
     t = History(lake, f"{namespace}.t", version, "merge-on-read", more=more)
@@ -386,7 +386,11 @@ map('a', -0.0D), array(struct('k', map(1, 'x'))))"""
 
 @pytest.mark.parametrize(
     ("version", "mode"),
-    [(2, "copy-on-write"), pytest.param(2, "merge-on-read", marks=pytest.mark.long), (3, "merge-on-read")],
+    [
+        pytest.param(2, "copy-on-write", marks=pytest.mark.long),
+        pytest.param(2, "merge-on-read", marks=pytest.mark.long),
+        (3, "merge-on-read"),
+    ],
 )
 def test_every_type(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode, columns=PRIMITIVES)
@@ -399,7 +403,7 @@ def test_every_type(lake: Lake, namespace: str, version: int, mode: str) -> None
     t.exact((None, a), (a, b), (b, c), (a, d), (c, d))
 
 
-@pytest.mark.parametrize("form", ["orc", "avro"])
+@pytest.mark.parametrize("form", ["orc", pytest.param("avro", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("version", "mode"),
     [

@@ -98,7 +98,8 @@ def _parent(lake: Lake, table: str) -> int | None:
     return snapshot.parent_snapshot_id
 
 
-def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: Log) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: Log, every: int) -> None:
     models = [{"name": "agg.m", "sql": "SELECT n, count(*) AS c FROM final.t GROUP BY n"}]
     feed, clicks = Feed(lake, "public.*", models=models), Log(Table({"url": TEXT}, key=(), name="public.clicks"))
     feed.deliver([log("c", id=1, n=1), log("c", id=2, n=1), clicks("c", url="a")])
@@ -106,7 +107,7 @@ def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: L
     feed.deliver([log("u", id=1, n=2), log("d", id=2), log("c", id=3, n=3), clicks("c", url="a"), clicks("c", url="b")])
     tables = {t: rows_of(feed.rows(t)) for t in ("final.t", "final.clicks", "agg.m")}
     staged = {t: rows_of(feed.rows(t), ["_position", "_op"]) for t in ("staging.t", "staging.clicks")}
-    for table in ("raw.events", *staged, *tables):
+    for table in ("raw.events", *staged, *tables)[::every]:
         lake.spark().sql(f"CALL lake.system.rollback_to_snapshot('{table}', {first[table]})")
         feed.run()
         assert {t: rows_of(feed.rows(t), ["_position", "_op"]) for t in staged} == staged, table
@@ -117,6 +118,7 @@ def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: L
     assert rows_of(feed.rows("agg.m")) == Counter({(2, 2): 1})
 
 
+@pytest.mark.long  # test_snapshot_retention does that
 def test_upkeep_of_the_tables_changes_nothing(feed: Feed, log: Log) -> None:
     for n in range(3):
         feed.deliver([log("c", id=n, n=n)])
@@ -283,6 +285,7 @@ def test_a_row_left_out_keeps_its_unchanged_toast_value(feed: Feed, log: Log) ->
     )
 
 
+@pytest.mark.long  # test_formats_end_to_end delivers late and repeated events
 def test_a_repeated_batch_changes_nothing(feed: Feed, log: Log) -> None:
     first = [log("c", id=1, n=1, name="a"), log("c", id=2, n=1), log("u", ("name",), id=1, n=2), log("d", id=2)]
     second = [log("u", ("name",), id=1, n=3), log("c", id=2, n=9)]
@@ -290,11 +293,13 @@ def test_a_repeated_batch_changes_nothing(feed: Feed, log: Log) -> None:
     assert feed.rows("staging.t").count() == 4 + 2 + 4 + 6 + 1
 
 
+@pytest.mark.long  # test_formats_end_to_end delivers late and repeated events
 def test_late_events_do_not_overwrite_newer_ones(feed: Feed, log: Log) -> None:
     events = [log("c", id=1, n=1), log("u", id=1, n=2), log("d", id=1), log("c", id=1, n=3), log("c", id=2, n=1)]
     deliver(feed, [[events[3]], [events[0]], [events[2], events[4]], [events[1]]])
 
 
+@pytest.mark.long  # so do the truncated ones of test_stream_histories
 def test_a_truncate_empties_the_table(feed: Feed, log: Log) -> None:
     deliver(
         feed,
@@ -307,11 +312,13 @@ def test_a_truncate_empties_the_table(feed: Feed, log: Log) -> None:
     )
 
 
+@pytest.mark.long  # so do the truncated ones of test_stream_histories
 def test_a_truncate_that_comes_late_spares_what_came_after_it(feed: Feed, log: Log) -> None:
     one, cut, two, three = log("c", id=1), log("t"), log("c", id=2), log("u", id=2, n=5)
     deliver(feed, [[one, two], [cut], [three], [one, cut]])
 
 
+@pytest.mark.long  # test_key_changes does that
 def test_keys_are_changed_in_chains_and_swapped(feed: Feed, log: Log) -> None:
     def rekey(old: int, new: int, name: str) -> list[Event]:
         gone = log("d", id=old)
@@ -419,6 +426,7 @@ def test_what_was_left_out_under_a_former_name_is_still_left_out(lake: Lake, log
     assert set(final(feed, ["id", "n", "label"])) == {(1, 2, "a"), (2, 3, "d")}
 
 
+@pytest.mark.long  # tests/hostile has them all
 def test_hostile_names_are_names(lake: Lake) -> None:
     columns = {
         "id": BIGINT,

@@ -438,6 +438,7 @@ def test_hostile_names_and_values_are_only_names_and_values(lake: Lake, names: l
         assert row.asDict() == {c: f"{c}'\"`;--" for c in names}, name
 
 
+@pytest.mark.long  # tests/hostile has such names
 def test_names_that_are_no_folders_lead_nowhere_else(lake: Lake) -> None:
     names = ["../../../../x", "..", "tab\tnew\nline what?#%2e%2e/*", "n" * 300]
     stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
@@ -570,7 +571,7 @@ def deletes_nothing(raw: dict[str, Any], staged: list[dict[str, Any]]) -> bool:
 
 @pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    "name", [n if n in ("debezium", "wal2json-v2") else pytest.param(n, marks=pytest.mark.long) for n in SAMPLES]
+    "name", [n if n in ("debezium-plain", "wal2json-v2") else pytest.param(n, marks=pytest.mark.long) for n in SAMPLES]
 )
 def test_any_bytes_give_rows_or_rejects_that_account_for_every_record(
     new_lake: Callable[[str], Lake], name: str, examples: int

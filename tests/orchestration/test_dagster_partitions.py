@@ -112,6 +112,7 @@ def test_late_data_reaches_all_downstream_tables_and_marks_changed_partitions(
     assert days.harness.skipped().startswith("nothing new")
 
 
+@pytest.mark.long  # test_partition_backfill and test_recompute do so in every run
 def test_a_backfill_recomputes_its_partitions_and_publishes_differences(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:

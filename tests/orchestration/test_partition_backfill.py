@@ -273,6 +273,7 @@ def test_an_interrupted_run_is_continued_by_its_repetition(
     redone.days.check()
 
 
+@pytest.mark.long  # as the repetition of an interrupted run
 def test_the_repetition_of_a_run_of_an_ended_backfill_continues_it(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +297,7 @@ def test_the_repetition_of_a_run_of_an_ended_backfill_continues_it(
     redone.days.check()
 
 
+@pytest.mark.long  # as steps at the same time
 def test_a_run_that_another_one_was_faster_than_finds_its_work_done(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +393,7 @@ def test_a_run_over_one_partition_of_one_table_writes_to_the_table_itself(redone
     redone.days.check()
 
 
+@pytest.mark.long  # as a cancelled backfill
 def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_discarded(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +427,7 @@ def test_a_rebuild_of_several_tables_is_one_backfill_of_everything(redone: Redon
     )
 
 
+@pytest.mark.long  # as a backfill whose audit fails
 def test_a_rebuild_whose_audit_fails_in_the_middle_publishes_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
     redone = Redone(lake, instance)
     redone.damage(20)

@@ -246,9 +246,10 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
     assert "rewrote files (overwrite)" in (failed.error or "")
 
 
-def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake) -> None:
+@pytest.mark.parametrize("events", [5, pytest.param(12, marks=pytest.mark.long)])
+def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake, events: int) -> None:
     """Retention by merge-on-read hides rows of files, and adds no record."""
-    lines, _ = lines_of("wal2json-v2", Workload(seed=7, events=12, keys=4))
+    lines, _ = lines_of("wal2json-v2", Workload(seed=7, events=events, keys=4))
     spark, name = lake.spark(), lake.sql_name("kafka.events")
     lake.ensure_namespace(("kafka",))
     spark.sql(
