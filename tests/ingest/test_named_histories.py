@@ -533,6 +533,7 @@ def test_staging_keeps_the_whole_event(feed: Feed, log: Log) -> None:
     assert (delete["_op"], delete["id"], delete["_position"], delete["_unavailable"]) == ("delete", 1, 1, None)
 
 
+@pytest.mark.long  # test_missing_columns does so in several formats
 def test_an_update_says_nothing_of_a_column_that_its_schema_does_not_have(feed: Feed, log: Log) -> None:
     """A stored generated column is in the initial snapshot and in no event; a dropped one is in no event any more."""
     log.table = T.with_columns(made=TEXT)

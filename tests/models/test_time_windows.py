@@ -28,7 +28,7 @@ LENGTHS = [
 @pytest.mark.parametrize(
     ("kind", "every"),
     [
-        ("TIMESTAMP", 2),
+        ("TIMESTAMP", 4),
         *(pytest.param(kind, 1, marks=pytest.mark.long) for kind in ("TIMESTAMP", "TIMESTAMP_NTZ", "DATE")),
     ],
 )

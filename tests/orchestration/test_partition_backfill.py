@@ -414,6 +414,7 @@ def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_
     assert heads(redone.lake) == before
 
 
+@pytest.mark.long  # one beside micro-batches is in every run
 def test_a_rebuild_of_several_tables_is_one_backfill_of_everything(redone: Redone) -> None:
     job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
     result = job.execute_in_process(instance=redone.instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False)
@@ -441,6 +442,7 @@ def test_a_rebuild_whose_audit_fails_in_the_middle_publishes_nothing(lake: Lake,
     assert heads(lake) == before
 
 
+@pytest.mark.long  # as a cancelled backfill
 def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeypatch: pytest.MonkeyPatch) -> None:
     job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
     with monkeypatch.context() as patch:
@@ -454,7 +456,7 @@ def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeyp
     assert redone.record.state == "discarded"
 
 
-@pytest.mark.parametrize("is_rebuild", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("is_rebuild", [pytest.param(False, marks=pytest.mark.long), True])
 def test_micro_batches_do_not_wait_for_what_is_built_aside(
     redone: Redone, monkeypatch: pytest.MonkeyPatch, is_rebuild: bool
 ) -> None:

@@ -115,12 +115,12 @@ def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, file
         assert float(actual[at].get("amount") or 0) == float(row.get("amount") or 0)
 
 
+@pytest.mark.long  # test_schema_history does so in every run
 @pytest.mark.parametrize(
     "names",
     [
-        ("debezium",),
-        pytest.param(("wal2json-v1",), marks=pytest.mark.long),
-        pytest.param(("debezium-plain", "wal2json-v2", "simplified-typed"), marks=pytest.mark.long),
+        ("debezium", "wal2json-v1"),
+        ("debezium-plain", "wal2json-v2", "simplified-typed"),
     ],
 )
 def test_columns_that_come_change_and_go(lake: Lake, names: tuple[str, ...]) -> None:
