@@ -125,7 +125,6 @@ def test_a_newer_event_heals_a_row_and_the_rejected_one_stays_in_the_list(lake: 
     assert len(stream.rejected()) == 1
 
 
-@pytest.mark.long  # as those that are read again after a fix
 def test_a_first_record_that_a_later_declaration_reads_is_rejected_no_longer(lake: Lake) -> None:
     """Without a staging table there is nothing to make again: it is made of all records, whatever they were before."""
     stream = Stream(lake, **TYPED)
@@ -245,7 +244,6 @@ def test_a_replay_after_another_declaration_reads_all_records_by_it(lake: Lake, 
     assert stream.rejected() == []
 
 
-@pytest.mark.long  # as a replay that takes in what can be read
 def test_a_replay_before_the_first_event_could_be_read_makes_the_table(lake: Lake) -> None:
     stream = Stream(lake, **TYPED)
     stream.run(change("insert", 1, id=1, n="1.5"), change("insert", 2, id=2, n="x"))
@@ -420,29 +418,35 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.long  # tests/hostile has others of each kind
-def test_hostile_names_and_values_are_only_names_and_values(lake: Lake) -> None:
-    tables = [f"public.{_ticked(n)}" for n in HOSTILE]
+@pytest.mark.parametrize("names", [HOSTILE[::5], pytest.param(HOSTILE, marks=pytest.mark.long)], ids=["some", "all"])
+def test_hostile_names_and_values_are_only_names_and_values(lake: Lake, names: list[str]) -> None:
+    tables = [f"public.{_ticked(n)}" for n in names]
     stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
     lines = [
         json.dumps({
             "action": "I", "schema": "public", "table": name,
-            "columns": [{"name": c, "type": "text", "value": f"{c}'\"`;--"} for c in HOSTILE],
+            "columns": [{"name": c, "type": "text", "value": f"{c}'\"`;--"} for c in names],
             "pk": [{"name": name, "type": "text"}],
         })
-        for name in HOSTILE
+        for name in names
     ]  # fmt: skip
     stream.run(*lines)
     assert stream.rejected() == []
-    for name, table in zip(HOSTILE, tables, strict=True):
+    for name, table in zip(names, tables, strict=True):
         spec = next(s for s in stream.pipeline.specs(lake) if str(getattr(s, "source_table", "")) == table)
         (row,) = lake.spark().table(lake.sql_name(f"final.{_ticked(spec.table.name)}")).collect()
-        assert row.asDict() == {c: f"{c}'\"`;--" for c in HOSTILE}, name
+        assert row.asDict() == {c: f"{c}'\"`;--" for c in names}, name
 
 
-@pytest.mark.long  # tests/hostile has such names
-def test_names_that_are_no_folders_lead_nowhere_else(lake: Lake) -> None:
-    names = ["../../../../x", "..", "tab\tnew\nline what?#%2e%2e/*", "n" * 300]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["../../../../x"],
+        pytest.param(["..", "tab\tnew\nline what?#%2e%2e/*", "n" * 300], marks=pytest.mark.long),
+    ],
+    ids=["some", "others"],
+)
+def test_names_that_are_no_folders_lead_nowhere_else(lake: Lake, names: list[str]) -> None:
     stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
     for at in (1, 2):
         row = [{"name": "n", "type": "integer", "value": at}]

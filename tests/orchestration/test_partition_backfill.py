@@ -273,7 +273,6 @@ def test_an_interrupted_run_is_continued_by_its_repetition(
     redone.days.check()
 
 
-@pytest.mark.long  # as the repetition of an interrupted run
 def test_the_repetition_of_a_run_of_an_ended_backfill_continues_it(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,7 +392,6 @@ def test_a_run_over_one_partition_of_one_table_writes_to_the_table_itself(redone
     redone.days.check()
 
 
-@pytest.mark.long  # as a cancelled backfill
 def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_discarded(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +412,6 @@ def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_
     assert heads(redone.lake) == before
 
 
-@pytest.mark.long  # one beside micro-batches is in every run
 def test_a_rebuild_of_several_tables_is_one_backfill_of_everything(redone: Redone) -> None:
     job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
     result = job.execute_in_process(instance=redone.instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False)
