@@ -87,8 +87,13 @@ READERS = {"debezium-plain": "debezium", "debezium-flat": "debezium", "simplifie
 @pytest.mark.parametrize(
     ("encoder", "by_row"),
     [
-        pytest.param("debezium", False, marks=pytest.mark.long), ("debezium", True), pytest.param("debezium-plain", False, marks=pytest.mark.long), pytest.param("debezium-flat", False, marks=pytest.mark.long),
-        pytest.param("wal2json-v1", False, marks=pytest.mark.long), ("wal2json-v2", False), pytest.param("simplified-typed", False, marks=pytest.mark.long), pytest.param("change-set", False, marks=pytest.mark.long),
+        ("debezium", True), ("wal2json-v2", False),
+        *(
+            pytest.param(name, False, marks=pytest.mark.long)
+            for name in (
+                "debezium", "debezium-plain", "debezium-flat", "wal2json-v1", "simplified-typed", "change-set",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_record_is_parsed_once_whatever_is_asked_of_its_rows(spark_lake: Lake, encoder: str, by_row: bool) -> None:
