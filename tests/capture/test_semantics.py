@@ -469,7 +469,7 @@ def test_a_file_that_is_listed_twice(lake: Lake, namespace: str) -> None:
     t.exact((a, b), (None, b), (b, c), (a, c))
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_captures_of_adjacent_windows_compose(lake: Lake, namespace: str, version: int) -> None:
     t = History(lake, f"{namespace}.t", version, "merge-on-read")
     a = t.sql(ROWS)

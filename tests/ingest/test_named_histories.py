@@ -426,7 +426,6 @@ def test_what_was_left_out_under_a_former_name_is_still_left_out(lake: Lake, log
     assert set(final(feed, ["id", "n", "label"])) == {(1, 2, "a"), (2, 3, "d")}
 
 
-@pytest.mark.long  # tests/hostile has them all
 def test_hostile_names_are_names(lake: Lake) -> None:
     columns = {
         "id": BIGINT,

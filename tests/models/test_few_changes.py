@@ -225,7 +225,9 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     assert looks
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["small files", "large files"])
+@pytest.mark.parametrize(
+    "small", [pytest.param(True, marks=pytest.mark.long), False], ids=["small files", "large files"]
+)
 def test_few_changes_in_small_and_large_files_are_netted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, small: bool
 ) -> None:

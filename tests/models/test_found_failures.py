@@ -208,7 +208,10 @@ def test_nan_is_greater_than_numbers_whatever_file_it_is_in(lake: Lake, sql: str
     assert verify_all(lake, proof) == [True]
 
 
-@pytest.mark.parametrize("condition", ["x >= 0", "x = 0", "x IN (0, 5)"])
+@pytest.mark.parametrize(
+    "condition",
+    [pytest.param("x >= 0", marks=pytest.mark.long), pytest.param("x = 0", marks=pytest.mark.long), "x IN (0, 5)"],
+)
 def test_zeros_are_equal_whatever_their_sign(lake: Lake, condition: str) -> None:
     proof = Proof(lake, {"agg.m": Query(f"SELECT k FROM final.z WHERE {condition}", ())}, ["final.z"])
     proof.sql("CREATE TABLE final.z (k INT, x DOUBLE) USING iceberg", "INSERT INTO final.z VALUES (1, -0D), (2, -1D)")

@@ -81,7 +81,7 @@ def test_two_rows_of_one_key_are_refused_and_nothing_is_written(lake: Lake, writ
     assert rows_in(lake, "agg.rows") == before
 
 
-@pytest.mark.parametrize("write", ["replace-keys", "replace-ranges"])
+@pytest.mark.parametrize("write", [pytest.param("replace-keys", marks=pytest.mark.long), "replace-ranges"])
 def test_affected_rows_are_found_by_values_of_the_type_of_the_replaced_column(lake: Lake, write: Any) -> None:
     make(lake, "at TIMESTAMP, seconds BIGINT", "(TIMESTAMP '2026-03-01 10:00', 5)", "(NULL, 1)")
 
@@ -172,7 +172,7 @@ def test_rows_without_a_value_come_before_all_others_in_cumulative_ranges(lake: 
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("write", ["merge", "replace-keys"])
+@pytest.mark.parametrize("write", ["merge", pytest.param("replace-keys", marks=pytest.mark.long)])
 def test_a_key_can_be_called_count(lake: Lake, write: Any) -> None:
     make(lake, "`count` INT, n INT", "(1, 1)")
 
