@@ -46,7 +46,7 @@ test: setup ## Run all tests but the long ones
 test-fast: setup ## Run the tests that start neither Spark nor another program
 	$(PYTEST) -m "not spark and not system and not long" $(ARGS)
 
-test-long: setup ## Run the long tests: big random histories, soak runs
+test-long: setup ## Run the long tests: big random histories, further cases, soak runs
 	$(PYTEST) -m "long" -o faulthandler_timeout=7200 $(ARGS)
 
 lint: install ## Check style, sizes, types and the direction of imports

@@ -48,9 +48,9 @@ def kept(lake: Lake) -> set[int | None]:
     return {lake.table(t).metadata.refs["main"].min_snapshots_to_keep for t in TABLES[1:]}  # others write raw tables
 
 
-def batches(people: People) -> None:
+def batches(people: People, count: int) -> None:
     """Micro-batches, each followed by others' upkeep, which keeps as little as it can."""
-    for _ in range(2):
+    for _ in range(count):
         people.land(4)
         people.run()
         compact_and_expire(people.lake, *TABLES[2:])
@@ -63,17 +63,18 @@ def expire_tags(people: People) -> None:
             people.sql(f"ALTER TABLE {table} DROP TAG `{name}`")
 
 
-def test_expiry_takes_neither_publishing_nor_undoing_from_a_backfill(lake: Lake) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_expiry_takes_neither_publishing_nor_undoing_from_a_backfill(lake: Lake, count: int) -> None:
     people, _ = damaged(lake)
     backfill = begin(people)
     backfill.build()
-    batches(people)
+    batches(people, count)
     backfill.publish()
     people.check()
-    batches(people)
+    batches(people, count)
     undone = undo(lake, people.feed.pipeline, backfill.record.id)
     undone.build()
-    batches(people)
+    batches(people, count)
     undone.publish()
     assert Records(lake).get(backfill.record.id).state == "undone"
 
@@ -90,7 +91,7 @@ def test_a_backfill_continues_after_expiry_unless_the_rows_it_began_with_are_gon
     people, _ = damaged(lake)
     backfill = begin(people)
     backfill._prepare()
-    batches(people)
+    batches(people, 2)
     Backfill.load(lake, people.feed.pipeline, backfill.record.id).build()
     expire_tags(people)
     people.land(4)

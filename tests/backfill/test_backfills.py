@@ -98,6 +98,7 @@ def test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(history
     people.check()
 
 
+@pytest.mark.long  # an undo after upkeep is compared with those rows in every run
 def test_an_undone_backfill_leaves_the_rows_that_there_would_be_without_it(new_lake: Callable[[str], Lake]) -> None:
     twins = [damaged(new_lake(name))[0] for name in ("with", "without")]
     made = complete(begin(twins[0]))
@@ -120,6 +121,7 @@ def test_an_undone_backfill_leaves_the_rows_that_there_would_be_without_it(new_l
     assert with_it == without
 
 
+@pytest.mark.long  # test_backfill_expiry does so where one snapshot is kept
 def test_a_published_backfill_survives_the_upkeep_of_others(history: History) -> None:
     people, _ = history
     lake = people.lake
@@ -131,6 +133,7 @@ def test_a_published_backfill_survives_the_upkeep_of_others(history: History) ->
     people.check()
 
 
+@pytest.mark.long  # test_backfill_expiry does so where one snapshot is kept
 def test_snapshots_that_a_copy_starts_from_outlive_upkeep(history: History) -> None:
     people, _ = history
     lake = people.lake
@@ -149,7 +152,7 @@ def test_snapshots_that_a_copy_starts_from_outlive_upkeep(history: History) -> N
     [
         (Selection(low="1", high="2", by="age"), {"ages": range(1, 3)}),
         (Selection(keys=Path("keys.csv")), {"ids": [0, 2, 4]}),
-        (Selection(keys=Path("keys.jsonl")), {"ids": [0, 2, 4]}),
+        pytest.param(Selection(keys=Path("keys.jsonl")), {"ids": [0, 2, 4]}, marks=pytest.mark.long),
     ],
 )
 def test_chosen_rows_are_redone_and_others_stay(history: History, selection: Selection, redone: dict[str, Any]) -> None:
@@ -202,6 +205,7 @@ def test_partitions_are_redone_in_pieces_and_a_killed_backfill_continues_with_th
     people.check()
 
 
+@pytest.mark.long  # those redone in pieces are, too
 def test_partitions_one_after_the_other_are_the_same_as_all_at_once(lake: Lake) -> None:
     people = People(lake, {**CITIES, "partitions": "city"}, OLDEST, partitions="city")
     people.land(30)
@@ -519,6 +523,14 @@ def test_rows_that_do_not_differ_are_not_published(lake: Lake) -> None:
         undo(lake, people.feed.pipeline, backfill.record.id)
 
 
+@pytest.fixture(scope="module")
+def few_people(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> People:
+    people = People(lake_on(spark_lake, tmp_path_factory.mktemp("few") / "lake"), CITIES)
+    people.land(5)
+    people.run()
+    return people
+
+
 @pytest.mark.parametrize(
     ("table", "selection", "error", "message"),
     [
@@ -539,13 +551,10 @@ def test_rows_that_do_not_differ_are_not_published(lake: Lake) -> None:
     ],
 )
 def test_a_selection_that_fits_no_row_says_what_would(
-    lake: Lake, table: str, selection: dict[str, Any], error: type[Exception], message: str
+    few_people: People, table: str, selection: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    people = People(lake, CITIES)
-    people.land(5)
-    people.run()
     with pytest.raises(error, match=message):
-        begin(people, table, Selection(**selection))
+        begin(few_people, table, Selection(**selection))
 
 
 def test_publishing_gives_way_to_micro_batches_that_keep_coming(

@@ -89,7 +89,7 @@ def test_a_backfill_that_was_killed_while_it_was_built_is_the_users_to_decide(pe
     assert found(people) == {}
 
 
-@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("is_committed", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_interrupted_publication_is_settled(
     people: People, is_committed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +120,7 @@ def test_an_interrupted_publication_is_settled(
     people.check()
 
 
-@pytest.mark.parametrize("state", ["discarding", "published"])
+@pytest.mark.parametrize("state", [pytest.param("discarding", marks=pytest.mark.long), "published"])
 def test_what_a_finished_backfill_left_is_removed(
     people: People, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +166,7 @@ def test_a_source_that_was_rolled_back_is_taken_back_by_the_next_run(people: Peo
     assert found(people) == {}
 
 
-@pytest.mark.parametrize("on_gap", ["rebuild", "stop"])
+@pytest.mark.parametrize("on_gap", [pytest.param("rebuild", marks=pytest.mark.long), "stop"])
 def test_a_table_whose_source_has_no_history_is_named_with_what_its_next_run_does(lake: Lake, on_gap: str) -> None:
     people = People(lake, {**CITIES, "on_gap": on_gap})
     for _ in range(2):

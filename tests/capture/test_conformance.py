@@ -252,7 +252,7 @@ def run(lake: Lake, namespace: str, seed: int, steps: int) -> None:
         raise AssertionError(f"seed {seed}:\n" + "\n".join(played.done)) from e
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_conformance(lake: Lake, namespace: str, seed: int) -> None:
     run(lake, namespace, seed, 4)
 

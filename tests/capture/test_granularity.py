@@ -20,7 +20,7 @@ def sql(lake: Lake, table: str, *statements: str) -> list[int]:
 CREATE = "CREATE TABLE {t} (id INT, v STRING) USING iceberg TBLPROPERTIES ('format-version'='%d')"
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_a_restored_row_shows_every_change(lake: Lake, namespace: str, version: int) -> None:
     table = f"{namespace}.t"
     ids = sql(

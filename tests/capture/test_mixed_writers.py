@@ -18,7 +18,7 @@ from tests.capture.oracle import assert_upserts, bag, changes
 ROUNDS, SEED = int(os.environ.get("CAPTURE_ROUNDS", "40")), int(os.environ.get("CAPTURE_SEED", "100"))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
 def test_mixed_writers(lake: Lake, namespace: str, seed: int) -> None:
     run(lake, namespace, seed, 4, windows=2)
 

@@ -53,7 +53,7 @@ def test_overwritten_rows_with_equal_values_are_no_changes(
     t.exact((c, None))
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_a_key_change_is_a_delete_and_an_insert_where_keys_are_given(lake: Lake, namespace: str, version: int) -> None:
     t = History(lake, f"{namespace}.t", version, "merge-on-read")
     a = t.sql("INSERT INTO {t} VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, 'c')")
@@ -69,7 +69,7 @@ def test_a_key_change_is_a_delete_and_an_insert_where_keys_are_given(lake: Lake,
     assert events == {("d", (1, 10, "a"), None), ("c", None, (9, 10, "a")), ("u", (2, 20, "b"), (2, 20, "B"))}
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.long), "merge-on-read"])
 def test_updates_to_the_same_value_are_no_changes(lake: Lake, namespace: str, mode: str) -> None:
     for version in (2, 3):
         t = History(lake, f"{namespace}.v{version}", version, mode)
@@ -152,7 +152,13 @@ RESTORED = {
 }
 
 
-@pytest.mark.parametrize(("done", "with_metrics"), RESTORED.values(), ids=RESTORED.keys())
+@pytest.mark.parametrize(
+    ("done", "with_metrics"),
+    [
+        pytest.param(*done, id=name, marks=() if name in ("deleted", "updated") else pytest.mark.long)
+        for name, done in RESTORED.items()
+    ],
+)
 def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str, with_metrics: bool) -> None:
     """Rows are restored with the ids and versions from before the window."""
     t = History(lake, f"{namespace}.t", 3)

@@ -47,7 +47,7 @@ HISTORY = [
 @pytest.mark.parametrize(
     ("mode", "partitioned"),
     [
-        ("copy-on-write", True),
+        pytest.param("copy-on-write", True, marks=pytest.mark.long),
         ("merge-on-read", False),
         pytest.param("copy-on-write", False, marks=pytest.mark.long),
         pytest.param("merge-on-read", True, marks=pytest.mark.long),
@@ -85,7 +85,7 @@ def test_an_update_is_a_pair(lake: Lake, namespace: str) -> None:
     assert rows == {("update_before", 3, "3"), ("update_after", 3, "merged"), ("insert", 100, "new")}
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.long), "merge-on-read"])
 def test_a_rollback_is_undone(lake: Lake, namespace: str, mode: str) -> None:
     table = make(lake, f"{namespace}.t", mode)
     ids = [sql(lake, text, table) for text in HISTORY[:5]]

@@ -12,8 +12,11 @@ from lake_assets.capture.icdc_metadata import raw_metadata
 from tests.capture.jvm import Java
 from tests.capture.oracle import assert_exact, bag, changes, snapshots
 
-KINDS = [(2, "merge-on-read"), (3, "copy-on-write")]
-every_kind = pytest.mark.parametrize(("version", "mode"), KINDS, ids=["v2-merge-on-read", "v3-copy-on-write"])
+KINDS = [
+    pytest.param(2, "merge-on-read", id="v2-merge-on-read", marks=pytest.mark.long),
+    pytest.param(3, "copy-on-write", id="v3-copy-on-write"),
+]
+every_kind = pytest.mark.parametrize(("version", "mode"), KINDS)
 
 
 class History:
@@ -126,7 +129,9 @@ def test_tags_and_times_name_snapshots(lake: Lake, namespace: str, version: int,
     assert lake.capture(t.table, str(a)).window == capture.window
 
 
-@pytest.mark.parametrize("upgrade", [False, True], ids=["v1", "v1 upgraded to v2"])
+@pytest.mark.parametrize(
+    "upgrade", [pytest.param(False, marks=pytest.mark.long), True], ids=["v1", "v1 upgraded to v2"]
+)
 def test_format_v1(lake: Lake, namespace: str, upgrade: bool) -> None:
     t = History(lake, f"{namespace}.t", 1, more=BY_GROUP)
     a = t.sql(ROWS)
@@ -138,7 +143,7 @@ def test_format_v1(lake: Lake, namespace: str, upgrade: bool) -> None:
     t.exact((None, b), (a, b), (b, c), (a, d), (c, d))
 
 
-@pytest.mark.parametrize("granularity", ["file", "partition"])
+@pytest.mark.parametrize("granularity", ["file", pytest.param("partition", marks=pytest.mark.long)])
 def test_v2_position_deletes(lake: Lake, namespace: str, granularity: str) -> None:
     t = History(lake, f"{namespace}.t", 2, "merge-on-read", more=BY_GROUP)
     t.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('write.delete.granularity'='{granularity}')")
@@ -153,8 +158,8 @@ def test_v2_position_deletes(lake: Lake, namespace: str, granularity: str) -> No
     t.exact((a, c), (b, c), (c, d), (c, f), (d, f))
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("more", ["", BY_GROUP], ids=["whole", "partitioned"])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("more", [pytest.param("", marks=pytest.mark.long), BY_GROUP], ids=["whole", "partitioned"])
 def test_equality_deletes(lake: Lake, namespace: str, version: int, more: str) -> None:
     t = History(lake, f"{namespace}.t", version, "merge-on-read", more=more)
     java = Java(lake)
@@ -240,7 +245,7 @@ def test_variant_columns(lake: Lake, namespace: str) -> None:
     assert feed(a, c) == {*new, ("delete", 1, '{"a":1}'), ("insert", 1, '"1"'), ("insert", 7, "1")}
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("mode", ["copy-on-write", pytest.param("merge-on-read", marks=pytest.mark.long)])
 def test_v2_upgraded_to_v3(lake: Lake, namespace: str, mode: str) -> None:
     t = History(lake, f"{namespace}.t", 2, mode)
     a = t.sql(ROWS)
@@ -314,7 +319,9 @@ def test_rows_have_the_schema_of_the_end(lake: Lake, namespace: str, version: in
 
 
 @every_kind
-@pytest.mark.parametrize("partitioned", ["", "PARTITIONED BY (n)"], ids=["whole", "partitioned"])
+@pytest.mark.parametrize(
+    "partitioned", [pytest.param("", marks=pytest.mark.long), "PARTITIONED BY (n)"], ids=["whole", "partitioned"]
+)
 def test_a_table_replaced_with_other_types(
     lake: Lake, namespace: str, version: int, mode: str, partitioned: str
 ) -> None:
@@ -377,7 +384,14 @@ TIMESTAMP_NTZ '9999-12-31 23:59:59.999999', 'é', X'00FF', array(0.0D, NULL), st
 map('a', -0.0D), array(struct('k', map(1, 'x'))))"""
 
 
-@pytest.mark.parametrize(("version", "mode"), [(2, "copy-on-write"), (2, "merge-on-read"), (3, "merge-on-read")])
+@pytest.mark.parametrize(
+    ("version", "mode"),
+    [
+        pytest.param(2, "copy-on-write", marks=pytest.mark.long),
+        pytest.param(2, "merge-on-read", marks=pytest.mark.long),
+        (3, "merge-on-read"),
+    ],
+)
 def test_every_type(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode, columns=PRIMITIVES)
     nulls = "(2" + ", NULL" * 14 + ")"
@@ -389,8 +403,15 @@ def test_every_type(lake: Lake, namespace: str, version: int, mode: str) -> None
     t.exact((None, a), (a, b), (b, c), (a, d), (c, d))
 
 
-@pytest.mark.parametrize("form", ["orc", "avro"])
-@pytest.mark.parametrize(("version", "mode"), [(2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read")])
+@pytest.mark.parametrize("form", ["orc", pytest.param("avro", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("version", "mode"),
+    [
+        (2, "merge-on-read"),
+        pytest.param(3, "copy-on-write", marks=pytest.mark.long),
+        pytest.param(3, "merge-on-read", marks=pytest.mark.long),
+    ],
+)
 def test_other_file_formats(lake: Lake, namespace: str, form: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode)
     t.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('write.format.default'='{form}')")
@@ -448,7 +469,7 @@ def test_a_file_that_is_listed_twice(lake: Lake, namespace: str) -> None:
     t.exact((a, b), (None, b), (b, c), (a, c))
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_captures_of_adjacent_windows_compose(lake: Lake, namespace: str, version: int) -> None:
     t = History(lake, f"{namespace}.t", version, "merge-on-read")
     a = t.sql(ROWS)

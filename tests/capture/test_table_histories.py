@@ -296,7 +296,7 @@ def run(lake: Lake, kind: tuple[int, str, bool, bool], examples: int, steps: int
     )
 
 
-@pytest.mark.parametrize(("version", "mode", "partitioned", "keyed"), KINDS[:4])
+@pytest.mark.parametrize(("version", "mode", "partitioned", "keyed"), KINDS[1:3])
 def test_short_histories(lake: Lake, version: int, mode: str, partitioned: bool, keyed: bool) -> None:
     run(lake, (version, mode, partitioned, keyed), 1, 8)
 

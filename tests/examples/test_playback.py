@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from itertools import islice
 
+import pytest
+
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import playback
 from lake_assets.pipeline.verification import verify
 from tests.models.test_python_models import rows_in, run
 
 
-def test_each_form_of_the_job_equals_the_events_after_each_day(lake: Lake) -> None:
-    arrivals, p = list(islice(playback.days(60), 3)), Pipeline.load(playback.PIPELINE)
+@pytest.mark.parametrize("days", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_each_form_of_the_job_equals_the_events_after_each_day(lake: Lake, days: int) -> None:
+    arrivals, p = list(islice(playback.days(60), days)), Pipeline.load(playback.PIPELINE)
     playback.prepare(lake)
     for n, day in enumerate(arrivals, 1):
         playback.arrive(lake, day)

@@ -57,7 +57,7 @@ def keyed(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any]
     return json.dumps({"key": {"id": (after or before or {})["id"]}, "value": json.loads(value)})
 
 
-@pytest.mark.parametrize("records", ["keyed", "keyless"])
+@pytest.mark.parametrize("records", ["keyed", pytest.param("keyless", marks=pytest.mark.long)])
 def test_another_declared_key_parts_all_updates_anew(lake: Lake, records: str) -> None:
     def write(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
         return keyed(at, op, before, after) if records == "keyed" else debezium(at, op, before, after)[0]

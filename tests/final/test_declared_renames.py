@@ -36,6 +36,7 @@ def is_verified(feed: Feed, table: str = "final.t") -> bool:
     return verify(feed.lake, next(s for s in feed.pipeline.specs(feed.lake) if str(s.table) == table)).equal
 
 
+@pytest.mark.long  # any history has such nulls
 def test_a_null_under_the_new_name_wins_over_a_value_under_the_old_one(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     feed.deliver([event(CITY, "c", 10, id=1, city="A"), event(CITY, "c", 12, id=2, city="A")])
@@ -145,8 +146,9 @@ def equal(stream: Stream, tables: list[Renamed], context: str) -> None:
         assert rows_of(rows, columns) == table.expected(columns), (table.mode, context)
 
 
-def test_renames_declared_at_any_time_make_tables_equal_to_the_source(lake: Lake) -> None:
-    check(lake, random.Random(1), list(MODES))
+@pytest.mark.parametrize("modes", [["soft", "versions"], pytest.param(list(MODES), marks=pytest.mark.long)])
+def test_renames_declared_at_any_time_make_tables_equal_to_the_source(lake: Lake, modes: list[str]) -> None:
+    check(lake, random.Random(1), modes)
 
 
 @pytest.mark.long

@@ -186,8 +186,8 @@ def shifted_and_scattered(choose: random.Random) -> Batches:
 KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
     pytest.param(scattered, ["soft", "made_versions", "parts"], marks=pytest.mark.long),
-    (emptied, ["made_soft"]),
-    (in_order, ["large"]),
+    pytest.param(emptied, ["made_soft"], marks=pytest.mark.long),
+    pytest.param(in_order, ["large"], marks=pytest.mark.long),
     (shifted, ["versions"]),
 ]
 

@@ -85,9 +85,7 @@ def check(lake: Lake, seed: int, name: str = "debezium") -> None:
     assert rows_after(lake, arrived, name) == source_rows(sources), f"seed {seed}"
 
 
-@pytest.mark.parametrize(
-    "name", [n if n != "wal2json-v2" else pytest.param(n, marks=pytest.mark.long) for n in SEQUENCES]
-)
+@pytest.mark.parametrize("name", [n if n == "debezium" else pytest.param(n, marks=pytest.mark.long) for n in SEQUENCES])
 def test_rows_that_shift_rotate_and_swap_are_where_the_source_has_them(spark_lake: Lake, name: str) -> None:
     check(spark_lake, 1, name)
 

@@ -103,7 +103,7 @@ def follow(lake: Lake, form: str, choose: random.Random, batches: int, deletes: 
     return stream
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", [f if f == "debezium" else pytest.param(f, marks=pytest.mark.long) for f in WRITERS])
 def test_each_event_adds_or_removes_one_copy_whatever_the_batches(lake: Lake, form: str) -> None:
     follow(lake, form, random.Random(form), 2)
 

@@ -157,8 +157,9 @@ def run(lake: Lake, choose: random.Random, kinds: list[str]) -> None:
         world.deliver([])
 
 
-def test_tables_follow_any_changes_of_columns(lake: Lake) -> None:
-    run(lake, random.Random(3), ["hard", "made"])
+@pytest.mark.parametrize("kinds", [["made"], pytest.param(["hard", "made"], marks=pytest.mark.long)])
+def test_tables_follow_any_changes_of_columns(lake: Lake, kinds: list[str]) -> None:
+    run(lake, random.Random(3), kinds)
 
 
 @pytest.mark.long

@@ -138,7 +138,7 @@ KINDS = [ordered, repeated, scattered, evolving, truncated]
 
 
 @pytest.mark.parametrize(
-    "kind", [*(pytest.param(k, marks=pytest.mark.long) for k in (ordered, repeated, scattered)), evolving, truncated]
+    "kind", [*(pytest.param(k, marks=pytest.mark.long) for k in (ordered, repeated, scattered, evolving)), truncated]
 )
 def test_final_is_what_the_events_make_of_it(lake: Lake, kind: Callable[[random.Random], Batches]) -> None:
     check(lake, kind(random.Random(kind.__name__)))

@@ -36,7 +36,10 @@ def routed(name: str, record: Any) -> None:
             assert all(SourceTable.parse(str(t)) == t for t in tables)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("debezium", "wal2json-v2", "change-set") else pytest.param(n, marks=pytest.mark.long) for n in FORMATS],
+)
 @settings(max_examples=400, deadline=None)
 @given(record=JSON)
 def test_any_json_is_routed_or_rejected(name: str, record: Any) -> None:

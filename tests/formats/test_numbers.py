@@ -92,7 +92,9 @@ def random_numbers(choose: random.Random, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 8))])
-@pytest.mark.parametrize("form", RECORDS)
+@pytest.mark.parametrize(
+    "form", [f if f in ("change-set in CSV", "debezium") else pytest.param(f, marks=pytest.mark.long) for f in RECORDS]
+)
 def test_a_number_is_never_rounded(spark_lake: Lake, form: str, seed: int) -> None:
     """In columns whose type is declared; every number meets every type. Records are JSON without schemas."""
     name, record = RECORDS[form]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -24,6 +25,15 @@ pytestmark = pytest.mark.spark
 BUSY = Workload(
     seed=7, events=240, keys=25, distribution="zipf", key_changes=0.3, unchanged=0.4, nulls=0.2, schema_changes=4
 )
+OFTEN = ("debezium", "debezium-flat", "wal2json-v1", "wal2json-v2", "simplified-typed", "change-feed")
+
+
+def often(names: Iterable[str]) -> list[Any]:
+    """The others of these formats, which are read by the same code, in the long run."""
+    return [n if n in OFTEN else pytest.param(n, marks=pytest.mark.long) for n in names]
+
+
+every_format = pytest.mark.parametrize("name", often(FORMATS))
 
 
 def read(lake: Lake, name: str, transactions: list[Transaction], workload: Workload = BUSY) -> list[Parsed]:
@@ -38,14 +48,14 @@ def test_every_generated_format_has_a_reader() -> None:
     assert set(FORMATS) == set(ENCODERS)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@every_format
 def test_events_are_read_as_generated(spark_lake: Lake, name: str) -> None:
     transactions = list(Source(BUSY))
     events, expected = read(spark_lake, name, transactions), images(FORMATS[name], transactions)
     assert [of_reader(FORMATS[name], e) for e in events] == expected
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@every_format
 def test_late_and_repeated_events_lead_to_the_rows_of_the_source(spark_lake: Lake, name: str) -> None:
     workload = replace(BUSY, late=0.2, lateness=30, duplicates=0.2, schema_changes=0)
     source, carried = Source(workload), FORMATS[name]
@@ -57,7 +67,7 @@ def test_late_and_repeated_events_lead_to_the_rows_of_the_source(spark_lake: Lak
     assert rows == {row[KEY]: row for row in expected}
 
 
-@pytest.mark.parametrize("name", [n for n, c in FORMATS.items() if c.omits])
+@pytest.mark.parametrize("name", often(n for n, c in FORMATS.items() if c.omits))
 def test_omitted_values_are_marked(spark_lake: Lake, name: str) -> None:
     transactions = list(Source(replace(BUSY, key_changes=0.0, schema_changes=0)))
     changes = [c for t in transactions for c in t.changes]
@@ -100,7 +110,7 @@ def histories(draw: st.DrawFn) -> list[Transaction]:
     return [Transaction(i, c.lsn + 1, c.lsn - 1, made_at, (c,)) for i, c in enumerate(changes)]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@every_format
 @settings(
     max_examples=3,
     deadline=None,

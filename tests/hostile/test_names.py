@@ -22,7 +22,7 @@ BESIDE = "beside"
 ROWS_ALONE = ("change-set", "change-feed")
 REFUSED: Row = {"id": 1, **dict.fromkeys(TAKEN, "x")}
 # In every run of the tests: each format once, with names of tables or of columns.
-TABLES_OFTEN, COLUMNS_OFTEN = ("wal2json-v2", "simplified"), ("debezium-plain", "change-set")
+TABLES_OFTEN, COLUMNS_OFTEN = ("wal2json-v2",), ("change-set",)
 FEW = ("tab\tname", "..", "n" * 300, "[/red]", "ORDERS", "orders")
 
 

@@ -19,7 +19,7 @@ from tests.pipeline.test_formats_end_to_end import rows
 from tests.support.expected import FORMATS, shown
 
 NAMED = [n for n in FORMATS if n not in ("change-set", "change-feed")]
-OFTEN = ("debezium-plain", "wal2json-v2")
+OFTEN = ("wal2json-v2",)
 SPOILED = 60
 
 

@@ -98,7 +98,8 @@ def _parent(lake: Lake, table: str) -> int | None:
     return snapshot.parent_snapshot_id
 
 
-def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: Log) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: Log, every: int) -> None:
     models = [{"name": "agg.m", "sql": "SELECT n, count(*) AS c FROM final.t GROUP BY n"}]
     feed, clicks = Feed(lake, "public.*", models=models), Log(Table({"url": TEXT}, key=(), name="public.clicks"))
     feed.deliver([log("c", id=1, n=1), log("c", id=2, n=1), clicks("c", url="a")])
@@ -106,7 +107,7 @@ def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: L
     feed.deliver([log("u", id=1, n=2), log("d", id=2), log("c", id=3, n=3), clicks("c", url="a"), clicks("c", url="b")])
     tables = {t: rows_of(feed.rows(t)) for t in ("final.t", "final.clicks", "agg.m")}
     staged = {t: rows_of(feed.rows(t), ["_position", "_op"]) for t in ("staging.t", "staging.clicks")}
-    for table in ("raw.events", *staged, *tables):
+    for table in ("raw.events", *staged, *tables)[::every]:
         lake.spark().sql(f"CALL lake.system.rollback_to_snapshot('{table}', {first[table]})")
         feed.run()
         assert {t: rows_of(feed.rows(t), ["_position", "_op"]) for t in staged} == staged, table
@@ -117,6 +118,7 @@ def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: L
     assert rows_of(feed.rows("agg.m")) == Counter({(2, 2): 1})
 
 
+@pytest.mark.long  # test_snapshot_retention does that
 def test_upkeep_of_the_tables_changes_nothing(feed: Feed, log: Log) -> None:
     for n in range(3):
         feed.deliver([log("c", id=n, n=n)])
@@ -192,9 +194,9 @@ def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: L
     ("column", "harm", "message"),
     [
         ("n", {"n": 2**40}, "n does not fit int"),
-        ("n", {"n": "many"}, "n does not fit int"),
-        ("id", {"id": None}, "key column id is null"),
-        ("op", None, "no such op"),
+        pytest.param("n", {"n": "many"}, "n does not fit int", marks=pytest.mark.long),
+        pytest.param("id", {"id": None}, "key column id is null", marks=pytest.mark.long),
+        pytest.param("op", None, "no such op", marks=pytest.mark.long),
     ],
 )
 def test_a_record_that_does_not_fit_is_rejected_and_the_others_go_on(
@@ -283,6 +285,7 @@ def test_a_row_left_out_keeps_its_unchanged_toast_value(feed: Feed, log: Log) ->
     )
 
 
+@pytest.mark.long  # test_formats_end_to_end delivers late and repeated events
 def test_a_repeated_batch_changes_nothing(feed: Feed, log: Log) -> None:
     first = [log("c", id=1, n=1, name="a"), log("c", id=2, n=1), log("u", ("name",), id=1, n=2), log("d", id=2)]
     second = [log("u", ("name",), id=1, n=3), log("c", id=2, n=9)]
@@ -290,11 +293,13 @@ def test_a_repeated_batch_changes_nothing(feed: Feed, log: Log) -> None:
     assert feed.rows("staging.t").count() == 4 + 2 + 4 + 6 + 1
 
 
+@pytest.mark.long  # test_formats_end_to_end delivers late and repeated events
 def test_late_events_do_not_overwrite_newer_ones(feed: Feed, log: Log) -> None:
     events = [log("c", id=1, n=1), log("u", id=1, n=2), log("d", id=1), log("c", id=1, n=3), log("c", id=2, n=1)]
     deliver(feed, [[events[3]], [events[0]], [events[2], events[4]], [events[1]]])
 
 
+@pytest.mark.long  # so do the truncated ones of test_stream_histories
 def test_a_truncate_empties_the_table(feed: Feed, log: Log) -> None:
     deliver(
         feed,
@@ -307,11 +312,13 @@ def test_a_truncate_empties_the_table(feed: Feed, log: Log) -> None:
     )
 
 
+@pytest.mark.long  # so do the truncated ones of test_stream_histories
 def test_a_truncate_that_comes_late_spares_what_came_after_it(feed: Feed, log: Log) -> None:
     one, cut, two, three = log("c", id=1), log("t"), log("c", id=2), log("u", id=2, n=5)
     deliver(feed, [[one, two], [cut], [three], [one, cut]])
 
 
+@pytest.mark.long  # test_key_changes does that
 def test_keys_are_changed_in_chains_and_swapped(feed: Feed, log: Log) -> None:
     def rekey(old: int, new: int, name: str) -> list[Event]:
         gone = log("d", id=old)
@@ -341,7 +348,7 @@ def test_values_that_a_key_change_leaves_out_come_from_the_row_under_the_old_key
     assert final(feed) == Counter({(9, 4, "one"): 1, (1, 3, "two"): 1})
 
 
-@pytest.mark.parametrize("step", ["one batch", "two batches"])
+@pytest.mark.parametrize("step", ["one batch", pytest.param("two batches", marks=pytest.mark.long)])
 def test_columns_are_added_widened_and_rescaled(feed: Feed, log: Log, step: str) -> None:
     log.table = Table({"id": BIGINT, "n": INT, "price": decimal(6, 2)})
     before = [log("c", id=1, n=1, price="12.50"), log("c", id=2, n=-1, price="-0.01")]
@@ -385,7 +392,7 @@ def test_a_table_whose_values_are_converted_keeps_its_partitions_and_order(lake:
     assert set(final(feed, ["id", "price"])) == {(1, Decimal("1.2345"))}
 
 
-@pytest.mark.parametrize("declared", ["before", "after"])
+@pytest.mark.parametrize("declared", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_declared_rename_carries_values_along(lake: Lake, log: Log, declared: str) -> None:
     renamed = {"table": "public.t", "rename": {"name": "label"}}
     feed = Feed(lake, renamed if declared == "before" else "public.t")
@@ -477,16 +484,18 @@ KEYS: list[tuple[str, dict[str, Any], list[Any]]] = [
 ]
 
 
-def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None) -> None:
-    logs = {name: Log(Table({"k": schema, "v": INT}, key=("k",), name=f"public.{name}")) for name, schema, _ in KEYS}
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None, every: int) -> None:
+    chosen = KEYS[::every]
+    logs = {name: Log(Table({"k": schema, "v": INT}, key=("k",), name=f"public.{name}")) for name, schema, _ in chosen}
     pair = Log(Table({"k": TIMESTAMP, "k2": BIGINT, "v": INT}, key=("k", "k2"), name="public.pair"))
     feed = Feed(lake, *(f"public.{n}" for n in logs), "public.pair")
     for v in (1, 2):
         op = "c" if v == 1 else "u"
-        singles = [logs[name](op, k=k, v=v) for name, _, keys in KEYS for k in keys]
+        singles = [logs[name](op, k=k, v=v) for name, _, keys in chosen for k in keys]
         feed.deliver([*singles, *(pair(op, k=k, k2=7, v=v) for k in KEYS[0][2])])
     found = {name: sorted(r["v"] for r in feed.rows(f"final.{name}").select("v").collect()) for name in [*logs, "pair"]}
-    assert found == {name: [2] * len(keys) for name, _, keys in [*KEYS, ("pair", {}, KEYS[0][2])]}
+    assert found == {name: [2] * len(keys) for name, _, keys in [*chosen, ("pair", {}, KEYS[0][2])]}
 
 
 def test_infinite_moments_are_keys_too(lake: Lake) -> None:
@@ -523,6 +532,7 @@ def test_staging_keeps_the_whole_event(feed: Feed, log: Log) -> None:
     assert (delete["_op"], delete["id"], delete["_position"], delete["_unavailable"]) == ("delete", 1, 1, None)
 
 
+@pytest.mark.long  # test_missing_columns does so in several formats
 def test_an_update_says_nothing_of_a_column_that_its_schema_does_not_have(feed: Feed, log: Log) -> None:
     """A stored generated column is in the initial snapshot and in no event; a dropped one is in no event any more."""
     log.table = T.with_columns(made=TEXT)

@@ -87,8 +87,13 @@ READERS = {"debezium-plain": "debezium", "debezium-flat": "debezium", "simplifie
 @pytest.mark.parametrize(
     ("encoder", "by_row"),
     [
-        ("debezium", False), ("debezium", True), ("debezium-plain", False), ("debezium-flat", False),
-        ("wal2json-v1", False), ("wal2json-v2", False), ("simplified-typed", False), ("change-set", False),
+        ("debezium", True), ("wal2json-v2", False),
+        *(
+            pytest.param(name, False, marks=pytest.mark.long)
+            for name in (
+                "debezium", "debezium-plain", "debezium-flat", "wal2json-v1", "simplified-typed", "change-set",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_record_is_parsed_once_whatever_is_asked_of_its_rows(spark_lake: Lake, encoder: str, by_row: bool) -> None:

@@ -221,7 +221,11 @@ def test_after_a_fix_of_the_declaration_they_are_read_again_in_their_old_place(l
 
 
 @pytest.mark.parametrize(
-    "declared", [{"types": {"id": "int", "n": "string"}}, {"types": {"id": "int", "n": "bigint"}, "start_position": 0}]
+    "declared",
+    [
+        {"types": {"id": "int", "n": "string"}},
+        pytest.param({"types": {"id": "int", "n": "bigint"}, "start_position": 0}, marks=pytest.mark.long),
+    ],
 )
 def test_a_replay_after_another_declaration_reads_all_records_by_it(lake: Lake, declared: dict[str, Any]) -> None:
     """Whether the next run or the replay comes first makes no difference."""
@@ -292,7 +296,15 @@ def test_a_replay_that_was_killed_after_routing_is_made_good_by_the_next(
     assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 1)]
 
 
-@pytest.mark.parametrize(("limit", "stops"), [("2", False), ("1", True), ("50%", False), ("49%", True)])
+@pytest.mark.parametrize(
+    ("limit", "stops"),
+    [
+        pytest.param("2", False, marks=pytest.mark.long),
+        ("1", True),
+        ("50%", False),
+        pytest.param("49%", True, marks=pytest.mark.long),
+    ],
+)
 def test_more_rejects_than_declared_stop_the_table_alone(lake: Lake, limit: str, stops: bool) -> None:
     other = json.loads(change("insert", 1, id=1, n=1)) | {"table": "other"}
     tables = [*TYPED["tables"], {"table": "public.other", "key": "id"}]
@@ -332,8 +344,11 @@ KILLS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(("where", "name"), KILLS, ids=[n for _, n in KILLS])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.long), True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [pytest.param(*kill, id=kill[1], marks=pytest.mark.long if n else ()) for n, kill in enumerate(KILLS)],
+)
 def test_a_run_that_is_killed_anywhere_is_made_good_by_the_next(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, after: bool
 ) -> None:
@@ -403,27 +418,35 @@ HOSTILE = [
 ]
 
 
-def test_hostile_names_and_values_are_only_names_and_values(lake: Lake) -> None:
-    tables = [f"public.{_ticked(n)}" for n in HOSTILE]
+@pytest.mark.parametrize("names", [HOSTILE[::5], pytest.param(HOSTILE, marks=pytest.mark.long)], ids=["some", "all"])
+def test_hostile_names_and_values_are_only_names_and_values(lake: Lake, names: list[str]) -> None:
+    tables = [f"public.{_ticked(n)}" for n in names]
     stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
     lines = [
         json.dumps({
             "action": "I", "schema": "public", "table": name,
-            "columns": [{"name": c, "type": "text", "value": f"{c}'\"`;--"} for c in HOSTILE],
+            "columns": [{"name": c, "type": "text", "value": f"{c}'\"`;--"} for c in names],
             "pk": [{"name": name, "type": "text"}],
         })
-        for name in HOSTILE
+        for name in names
     ]  # fmt: skip
     stream.run(*lines)
     assert stream.rejected() == []
-    for name, table in zip(HOSTILE, tables, strict=True):
+    for name, table in zip(names, tables, strict=True):
         spec = next(s for s in stream.pipeline.specs(lake) if str(getattr(s, "source_table", "")) == table)
         (row,) = lake.spark().table(lake.sql_name(f"final.{_ticked(spec.table.name)}")).collect()
-        assert row.asDict() == {c: f"{c}'\"`;--" for c in HOSTILE}, name
+        assert row.asDict() == {c: f"{c}'\"`;--" for c in names}, name
 
 
-def test_names_that_are_no_folders_lead_nowhere_else(lake: Lake) -> None:
-    names = ["../../../../x", "..", "tab\tnew\nline what?#%2e%2e/*", "n" * 300]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["../../../../x"],
+        pytest.param(["..", "tab\tnew\nline what?#%2e%2e/*", "n" * 300], marks=pytest.mark.long),
+    ],
+    ids=["some", "others"],
+)
+def test_names_that_are_no_folders_lead_nowhere_else(lake: Lake, names: list[str]) -> None:
     stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
     for at in (1, 2):
         row = [{"name": "n", "type": "integer", "value": at}]
@@ -444,7 +467,14 @@ def _ticked(name: str) -> str:
     return str(SourceTable("x", name)).removeprefix("x.")
 
 
-@pytest.mark.parametrize("form", ["debezium", "wal2json-v2", "change-set"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "debezium",
+        pytest.param("wal2json-v2", marks=pytest.mark.long),
+        pytest.param("change-set", marks=pytest.mark.long),
+    ],
+)
 def test_nesting_stops_at_a_depth_and_stops_nothing_else(lake: Lake, form: str) -> None:
     def nested(levels: int) -> str:
         return '{"a":' * levels + '"x"' + "}" * levels
@@ -546,7 +576,9 @@ def deletes_nothing(raw: dict[str, Any], staged: list[dict[str, Any]]) -> bool:
 
 
 @pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    "name", [n if n in ("debezium-plain", "wal2json-v2") else pytest.param(n, marks=pytest.mark.long) for n in SAMPLES]
+)
 def test_any_bytes_give_rows_or_rejects_that_account_for_every_record(
     new_lake: Callable[[str], Lake], name: str, examples: int
 ) -> None:

@@ -75,7 +75,7 @@ def writes(media: Lake, tmp_path: Path, *what: str) -> list[str]:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("env", [{}, {"CARRIES": "yes"}])
+@pytest.mark.parametrize("env", [{}, pytest.param({"CARRIES": "yes"}, marks=pytest.mark.long)])
 def test_a_command_absorbs_each_change_once(
     media: Lake, declared: Callable[..., Pipeline], env: dict[str, str]
 ) -> None:
@@ -158,7 +158,7 @@ def test_spark_submit_gets_the_watermark_as_conf(
     assert printed[-1] == "job.py"
 
 
-@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("carries", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_command_that_fails_after_writing(media: Lake, declared: Callable[..., Pipeline], carries: bool) -> None:
     env = {"CARRIES": "yes"} if carries else {}
     (outcome,) = declared(*command(media, FAILS="yes", **env)).run(media)
@@ -288,7 +288,7 @@ def test_a_program_that_outlives_a_killed_run_is_waited_for(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decision", ["--done", "--rerun"])
+@pytest.mark.parametrize("decision", [pytest.param("--done", marks=pytest.mark.long), "--rerun"])
 def test_an_unknown_step_is_settled_by_hand(
     media: Lake,
     declared: Callable[..., Pipeline],

@@ -23,8 +23,13 @@ from tests.jobs.playback import DAILY, PLAYS, POINTS, append, job, killed, new_r
 GONE, ELSEWHERE = owner((2**22 + 1, 1.0)), f"{'0' * 8}_1_1"
 TARGET = TableId.parse(DAILY)
 
+every_point = pytest.mark.parametrize(
+    "point",
+    [p if p in ("before the job", "after its commit") else pytest.param(p, marks=pytest.mark.long) for p in POINTS],
+)
 
-@pytest.mark.parametrize("point", POINTS)
+
+@every_point
 def test_a_job_whose_commit_carries_the_watermark_is_exactly_once_under_kills(media: Lake, point: str) -> None:
     killed(media, point, carries=True)
     play(media, (4, 4, 4))
@@ -33,7 +38,7 @@ def test_a_job_whose_commit_carries_the_watermark_is_exactly_once_under_kills(me
     assert note(media) is None
 
 
-@pytest.mark.parametrize("point", POINTS)
+@every_point
 def test_a_job_whose_watermark_the_step_moves_is_resolved_as_declared(media: Lake, point: str) -> None:
     """Given a kill at each point; then the rows are there once, or it is known that this is not known."""
     killed(media, point, carries=False)

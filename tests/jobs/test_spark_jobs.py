@@ -60,7 +60,7 @@ def _condition(where: str) -> Any:
     return F.expr(where)
 
 
-@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("carries", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_range_is_overwritten_and_the_watermark_moves_once(media: Lake, carries: bool) -> None:
     changes = (
         "",

@@ -206,7 +206,7 @@ def test_many_concurrent_commits_lose_nothing(plain_lake: Lake) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("beside", [True, False], ids=["beside Spark", "by Spark"])
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_spark_writes_to_the_branch_and_main_follows(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, version: int, *, beside: bool
 ) -> None:

@@ -77,7 +77,7 @@ def test_a_group_in_doubt_is_recomputed(lake: Lake, adjusted: list[str]) -> None
     assert (done.strategy, done.updated) == ("retract", 1)
 
 
-@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.long)])
 def test_several_rows_of_a_group_are_noticed(lake: Lake, adjusted: list[str], mode: str) -> None:
     world = filled(lake)
     model = MODELS[2] | {"properties": {"write.merge.mode": mode}}
@@ -103,7 +103,7 @@ def test_columns_may_have_the_names_of_the_step(lake: Lake, adjusted: list[str])
     assert adjusted == ["done"]
 
 
-@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("large", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_sums_of_decimals_keep_all_their_digits(
     lake: Lake, adjusted: list[str], monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
@@ -123,6 +123,7 @@ def test_sums_of_decimals_keep_all_their_digits(
     assert len(adjusted) == (2 if large else 0)
 
 
+@pytest.mark.long  # one change of each kind is in every run
 def test_they_equal_their_query_after_a_few_changes(lake: Lake, adjusted: list[str]) -> None:
     prove(lake, random.Random(7), 4)
     assert "done" in adjusted

@@ -128,7 +128,7 @@ def files(lake: Lake) -> set[str]:
     return {row["file_path"] for row in rows}
 
 
-@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.long)], ids=["few", "many"])
 def test_changes_equal_the_query_however_many_are_grouped_at_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, few: bool
 ) -> None:
@@ -225,7 +225,9 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     assert looks
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["small files", "large files"])
+@pytest.mark.parametrize(
+    "small", [pytest.param(True, marks=pytest.mark.long), False], ids=["small files", "large files"]
+)
 def test_few_changes_in_small_and_large_files_are_netted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, small: bool
 ) -> None:

@@ -55,7 +55,7 @@ def refusal(lake: Lake, declared: PythonModel) -> str:
 # --- values --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("write", ["replace-keys", "replace-ranges"])
+@pytest.mark.parametrize("write", ["replace-keys", pytest.param("replace-ranges", marks=pytest.mark.long)])
 def test_two_rows_of_one_key_are_refused_and_nothing_is_written(lake: Lake, write: Any) -> None:
     make(lake, "a INT, d DOUBLE, copies INT", "(1, 10, 1)", "(1, 20, 1)", "(2, 10, 1)")
 
@@ -81,7 +81,7 @@ def test_two_rows_of_one_key_are_refused_and_nothing_is_written(lake: Lake, writ
     assert rows_in(lake, "agg.rows") == before
 
 
-@pytest.mark.parametrize("write", ["replace-keys", "replace-ranges"])
+@pytest.mark.parametrize("write", [pytest.param("replace-keys", marks=pytest.mark.long), "replace-ranges"])
 def test_affected_rows_are_found_by_values_of_the_type_of_the_replaced_column(lake: Lake, write: Any) -> None:
     make(lake, "at TIMESTAMP, seconds BIGINT", "(TIMESTAMP '2026-03-01 10:00', 5)", "(NULL, 1)")
 
@@ -99,10 +99,10 @@ def test_affected_rows_are_found_by_values_of_the_type_of_the_replaced_column(la
     "expression",
     [
         "CAST(id AS TINYINT)",
-        "array(CAST(id AS SMALLINT))",
+        pytest.param("array(CAST(id AS SMALLINT))", marks=pytest.mark.long),
         "named_struct('a b', CAST(id AS TINYINT))",
-        "map(1, CAST(id AS SMALLINT))",
-        "CAST(id AS STRING) COLLATE UTF8_LCASE",
+        pytest.param("map(1, CAST(id AS SMALLINT))", marks=pytest.mark.long),
+        pytest.param("CAST(id AS STRING) COLLATE UTF8_LCASE", marks=pytest.mark.long),
     ],
 )
 def test_types_that_iceberg_stores_as_another_do_not_rebuild_a_table(lake: Lake, expression: str) -> None:
@@ -123,11 +123,13 @@ def test_types_that_iceberg_stores_as_another_do_not_rebuild_a_table(lake: Lake,
     ("kind", "low", "high", "back"),
     [
         ("INT", "2147483640", "2147483647", 10),
-        ("BIGINT", "1", "9223372036854775807", 5),
-        ("DECIMAL(4, 2)", "-99.99", "99.99", 0.5),
-        ("DATE", "DATE '1969-12-25'", "DATE '9999-12-31'", "6d"),
+        pytest.param("BIGINT", "1", "9223372036854775807", 5, marks=pytest.mark.long),
+        pytest.param("DECIMAL(4, 2)", "-99.99", "99.99", 0.5, marks=pytest.mark.long),
+        pytest.param("DATE", "DATE '1969-12-25'", "DATE '9999-12-31'", "6d", marks=pytest.mark.long),
         ("TIMESTAMP", "TIMESTAMP '2026-01-01'", "timestamp_seconds(1767225600000)", "6d"),
-        ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ '1969-01-01'", "TIMESTAMP_NTZ '2026-01-05'", "6d"),
+        pytest.param(
+            "TIMESTAMP_NTZ", "TIMESTAMP_NTZ '1969-01-01'", "TIMESTAMP_NTZ '2026-01-05'", "6d", marks=pytest.mark.long
+        ),
     ],
 )
 def test_ranges_at_the_ends_of_a_type(lake: Lake, kind: str, low: str, high: str, back: Any) -> None:
@@ -170,7 +172,7 @@ def test_rows_without_a_value_come_before_all_others_in_cumulative_ranges(lake: 
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("write", ["merge", "replace-keys"])
+@pytest.mark.parametrize("write", ["merge", pytest.param("replace-keys", marks=pytest.mark.long)])
 def test_a_key_can_be_called_count(lake: Lake, write: Any) -> None:
     make(lake, "`count` INT, n INT", "(1, 1)")
 
@@ -211,7 +213,13 @@ def test_pending_changes_are_absorbed_after_a_column_is_renamed(lake: Lake) -> N
 
 
 @pytest.mark.parametrize(
-    "changed", [{"back": "2d"}, {"forward": "2d"}, {"cumulative": True}, {"on_lookup_change": "rebuild"}]
+    "changed",
+    [
+        {"back": "2d"},
+        pytest.param({"forward": "2d"}, marks=pytest.mark.long),
+        pytest.param({"cumulative": True}, marks=pytest.mark.long),
+        pytest.param({"on_lookup_change": "rebuild"}, marks=pytest.mark.long),
+    ],
 )
 def test_other_settings_of_the_decorator_compute_everything(lake: Lake, changed: dict[str, Any]) -> None:
     make(lake, "id INT, day DATE", "(1, DATE '2026-03-01')")
@@ -251,8 +259,8 @@ def test_a_lookup_that_becomes_an_input_computes_everything(lake: Lake) -> None:
     assert rows_in(lake, "agg.named") == Counter([(1, "b"), (2, None)])
 
 
-@pytest.mark.parametrize("is_pending", [False, True])
-@pytest.mark.parametrize("write", ["append", "merge"])
+@pytest.mark.parametrize("is_pending", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("write", [pytest.param("append", marks=pytest.mark.long), "merge"])
 def test_a_new_version_of_a_model_over_changed_rows_computes_everything(
     lake: Lake, write: Any, is_pending: bool
 ) -> None:

@@ -56,8 +56,9 @@ def follow(lake: Lake, seed: int, mode: str, batches: int) -> None:
     assert all(verify(lake, spec).equal for spec in p.specs(lake) if spec.table.name != "log")
 
 
-def test_tables_equal_their_functions_over_everything_after_each_batch(lake: Lake) -> None:
-    follow(lake, 7, "copy-on-write", 3)
+@pytest.mark.parametrize("batches", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_tables_equal_their_functions_over_everything_after_each_batch(lake: Lake, batches: int) -> None:
+    follow(lake, 7, "copy-on-write", batches)
 
 
 @pytest.mark.long

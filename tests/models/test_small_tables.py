@@ -27,7 +27,7 @@ MODELS: list[dict[str, Any]] = [
 # All tables are compared with their rows, also those that nothing else is computed from.
 COMPARED = -1
 # The counts of rows that tables may have to be overwritten.
-overwritten = pytest.mark.parametrize("overwritten", [COMPARED, 250_000])
+overwritten = pytest.mark.parametrize("overwritten", [COMPARED, pytest.param(250_000, marks=pytest.mark.long)])
 
 
 def world_with_rows(lake: Lake, sales: int) -> World:
@@ -199,7 +199,7 @@ def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
     }
 
 
-@pytest.mark.parametrize("limit", [0, 10_000])
+@pytest.mark.parametrize("limit", [0, pytest.param(10_000, marks=pytest.mark.long)])
 def test_rows_of_one_key_that_a_change_updates_are_one_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:

@@ -24,9 +24,9 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("limit", [0, 10_000])
+@pytest.mark.parametrize("limit", [0, pytest.param(10_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("table", QUERIES)
-@pytest.mark.parametrize("at_base", [True, False])
+@pytest.mark.parametrize("at_base", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_rows_of_the_former_definition_are_not_published(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, table: str, limit: int, at_base: bool
 ) -> None:

@@ -88,8 +88,9 @@ def test_a_backfill_includes_downstream_partitions(
     assert set(partitions) == expected if expected else len(list(partitions)) > 300
 
 
+@pytest.mark.parametrize("batches", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_late_data_reaches_all_downstream_tables_and_marks_changed_partitions(
-    lake: Lake, instance: dg.DagsterInstance
+    lake: Lake, instance: dg.DagsterInstance, batches: int
 ) -> None:
     days = Days(lake, instance, 1)
     days.land(30)
@@ -100,7 +101,7 @@ def test_late_data_reaches_all_downstream_tables_and_marks_changed_partitions(
     assert [str(f.transform) for f in lake.table("agg.some").spec().fields] == ["identity"]
     countries = {str(row[0] or "__null__") for row in days.rows("agg.countries")}
     assert set(instance.get_dynamic_partitions("agg.countries")) == countries
-    for _ in range(3):
+    for _ in range(batches):
         days.land(days.orders.choose.choice([1, 2, 5]))
         days.run()
         for name in days.partitioned:
@@ -111,6 +112,7 @@ def test_late_data_reaches_all_downstream_tables_and_marks_changed_partitions(
     assert days.harness.skipped().startswith("nothing new")
 
 
+@pytest.mark.long  # test_partition_backfill and test_recompute do so in every run
 def test_a_backfill_recomputes_its_partitions_and_publishes_differences(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:

@@ -258,7 +258,7 @@ def test_what_a_cancelled_backfill_has_built_is_discarded_by_the_next_tick(
     redone.days.check()
 
 
-@pytest.mark.parametrize("state", ["building", "ready"])
+@pytest.mark.parametrize("state", ["building", pytest.param("ready", marks=pytest.mark.long)])
 def test_an_interrupted_run_is_continued_by_its_repetition(
     redone: Redone, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +296,7 @@ def test_the_repetition_of_a_run_of_an_ended_backfill_continues_it(
     redone.days.check()
 
 
+@pytest.mark.long  # as steps at the same time
 def test_a_run_that_another_one_was_faster_than_finds_its_work_done(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +425,7 @@ def test_a_rebuild_of_several_tables_is_one_backfill_of_everything(redone: Redon
     )
 
 
+@pytest.mark.long  # as a backfill whose audit fails
 def test_a_rebuild_whose_audit_fails_in_the_middle_publishes_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
     redone = Redone(lake, instance)
     redone.damage(20)
@@ -437,6 +439,7 @@ def test_a_rebuild_whose_audit_fails_in_the_middle_publishes_nothing(lake: Lake,
     assert heads(lake) == before
 
 
+@pytest.mark.long  # as a cancelled backfill
 def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeypatch: pytest.MonkeyPatch) -> None:
     job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
     with monkeypatch.context() as patch:
@@ -450,7 +453,7 @@ def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeyp
     assert redone.record.state == "discarded"
 
 
-@pytest.mark.parametrize("is_rebuild", [False, True])
+@pytest.mark.parametrize("is_rebuild", [pytest.param(False, marks=pytest.mark.long), True])
 def test_micro_batches_do_not_wait_for_what_is_built_aside(
     redone: Redone, monkeypatch: pytest.MonkeyPatch, is_rebuild: bool
 ) -> None:

@@ -126,6 +126,7 @@ def replace_sensor(defs: dg.Definitions, sensor: dg.SensorDefinition) -> dg.Defi
     return dg.Definitions(assets=defs.assets, jobs=defs.jobs, sensors=[sensor], resources=defs.resources)
 
 
+@pytest.mark.long  # test_snapshot_retention does that without Dagster
 def test_a_week_without_ticks_while_snapshots_expire_loses_nothing(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn", "Ulm")

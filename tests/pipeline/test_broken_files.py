@@ -53,11 +53,7 @@ FILES: dict[str, Callable[[Lake, str], list[Path]]] = {
 TABLES = ["staging.people", "final.people", "agg.cities"]
 
 
-OFTEN = {
-    (cut, "data", "final.people"),
-    (cut, "manifest list", "final.people"),
-    (Path.unlink, "metadata", "final.people"),
-}
+OFTEN = {(Path.unlink, "metadata", "final.people")}
 CASES = [
     pytest.param(how, what, table, marks=() if (how, what, table) in OFTEN else pytest.mark.long)
     for how in (Path.unlink, cut)
@@ -99,7 +95,7 @@ def test_a_broken_file_is_named_and_stops_its_table_alone(
         people.check()
 
 
-OWN_OFTEN = {(Path.unlink, "final.people", "rebuild"), (cut, "agg.ages", "rebuild")}
+OWN_OFTEN = {(Path.unlink, "final.people", "rebuild")}
 OWN = [
     pytest.param(how, own, advice, marks=() if (how, own, advice) in OWN_OFTEN else pytest.mark.long)
     for how in (Path.unlink, cut)
@@ -144,9 +140,11 @@ def test_a_file_that_only_history_needs_is_done_without(
     faults.finish()
 
 
-@pytest.mark.parametrize("length", [None, 0, 40, -8])
+@pytest.mark.parametrize(
+    "length", [None, pytest.param(0, marks=pytest.mark.long), 40, pytest.param(-8, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("part", ["data", "manifest", "manifest list"])
-@pytest.mark.parametrize("table", ["raw.events", "raw.events_files"])
+@pytest.mark.parametrize("table", ["raw.events", pytest.param("raw.events_files", marks=pytest.mark.long)])
 def test_a_broken_file_that_landing_reads_is_named_and_its_advice_works(
     plain_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, part: str, length: int | None
 ) -> None:

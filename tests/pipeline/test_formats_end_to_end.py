@@ -72,7 +72,7 @@ def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
     return actual
 
 
-OFTEN = ("debezium", "wal2json-v2", "change-feed")
+OFTEN = ("debezium",)
 
 
 @pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.long) for n in FORMATS])
@@ -96,7 +96,7 @@ def test_late_repeated_and_moved_rows_of_every_format_become_the_rows_of_the_sou
     assert sorted(actual, key=lambda r: r[KEY]) == sorted(expected, key=lambda r: r[KEY])
 
 
-@pytest.mark.parametrize("files", ["csv", "parquet"])
+@pytest.mark.parametrize("files", ["csv", pytest.param("parquet", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["change-set", "change-feed"])
 def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, files: str, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
@@ -115,11 +115,12 @@ def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, file
         assert float(actual[at].get("amount") or 0) == float(row.get("amount") or 0)
 
 
+@pytest.mark.long  # test_schema_history does so in every run
 @pytest.mark.parametrize(
     "names",
     [
         ("debezium", "wal2json-v1"),
-        pytest.param(("debezium-plain", "wal2json-v2", "simplified-typed"), marks=pytest.mark.long),
+        ("debezium-plain", "wal2json-v2", "simplified-typed"),
     ],
 )
 def test_columns_that_come_change_and_go(lake: Lake, names: tuple[str, ...]) -> None:
@@ -245,9 +246,10 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
     assert "rewrote files (overwrite)" in (failed.error or "")
 
 
-def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake) -> None:
+@pytest.mark.parametrize("events", [5, pytest.param(12, marks=pytest.mark.long)])
+def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake, events: int) -> None:
     """Retention by merge-on-read hides rows of files, and adds no record."""
-    lines, _ = lines_of("wal2json-v2", Workload(seed=7, events=12, keys=4))
+    lines, _ = lines_of("wal2json-v2", Workload(seed=7, events=events, keys=4))
     spark, name = lake.spark(), lake.sql_name("kafka.events")
     lake.ensure_namespace(("kafka",))
     spark.sql(

@@ -21,7 +21,9 @@ def rows(feed: Feed, table: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(r) for r in feed.rows(table).collect())
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["in one file", "in a later one"])
+@pytest.mark.parametrize(
+    "together", [True, pytest.param(False, marks=pytest.mark.long)], ids=["in one file", "in a later one"]
+)
 def test_a_table_of_another_schema_with_the_same_name_stops_itself_alone(lake: Lake, together: bool) -> None:
     feed = Feed(lake, "*.*")
     first = [created("public.items", 1, "a"), created("public.others", 2, "b")]

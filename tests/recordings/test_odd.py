@@ -35,6 +35,7 @@ TABLES = [
     "MixedCase", "Order Items", "all_types", "altered", "bulk", "by_index", "computed", "dot.ted", "emptied",
     "emptied_too", "no_key_full", "positions", "recreated", "saved", "select", "toast_default", "toast_full", "weiß 張",
 ]  # fmt: skip
+OFTEN = ("all_types", "altered", "dot.ted", "emptied", "no_key_full", "recreated", "toast_default", "weiß 張")
 
 
 @cache
@@ -76,7 +77,7 @@ def test_every_line_is_about_a_recorded_table_or_about_none(name: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [t if t in OFTEN else pytest.param(t, marks=pytest.mark.long) for t in TABLES])
 def test_all_readers_say_the_same(spark_lake: Lake, table: str) -> None:
     found = {name: read(spark_lake, name, table) for name in FORMATS}
     assert [e.bad for events in found.values() for e in events if e.bad] == []

@@ -125,7 +125,10 @@ def killed_while_publishing(
     return people, backfill
 
 
-def test_all_tables_are_published_in_one_commit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("beside_batches", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_all_tables_are_published_in_one_commit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, beside_batches: bool
+) -> None:
     commit, sent = rest_commits.commit, list[int]()
 
     def noted(catalog: Any, changes: Any) -> None:
@@ -133,7 +136,12 @@ def test_all_tables_are_published_in_one_commit(lake: Lake, monkeypatch: pytest.
         commit(catalog, changes)
 
     monkeypatch.setattr(rest_commits, "commit", noted)
-    embedded.test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(damaged(lake))
+    history = damaged(lake)
+    if beside_batches:
+        embedded.test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(history)
+    else:
+        complete(begin(history[0]))
+        history[0].check()
     assert [n for n in sent if n > 1] == [len(embedded.TABLES)]
     assert [*(lake.config.home / "backfills").glob("*.db*")] == []
 

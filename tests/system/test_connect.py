@@ -70,6 +70,7 @@ def run_over(remote: str, home: Path, pipeline: Path, log: Path) -> int:
     return code
 
 
+@pytest.mark.long  # own code does the same over the same connection in every run
 def test_the_shop_equals_postgres_over_spark_connect(
     remote: str, new_lake: Callable[[str], Lake], tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ USERS = Table({"id": BIGINT, "name": TEXT}, name="public.users")
 NOTES = Table({"id": BIGINT, "user_id": BIGINT, "text": TEXT, "stars": INT}, name="public.notes")
 
 
+@pytest.mark.long  # audits without it are in every run
 def test_audits_hold_a_batch_back_until_it_is_corrected_over_spark_connect(remote: str, tmp_path: Path) -> None:
     lake, pipeline, log = Lake(LakeConfig(home=tmp_path / "lake")), tmp_path / "defs.yaml", tmp_path / "run.log"
     pipeline.write_text(AUDITED)

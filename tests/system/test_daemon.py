@@ -40,7 +40,8 @@ def assert_equals_postgres(lake: Lake, checkpoint: shop.Checkpoint) -> None:
     assert [c.table for c in shop.compare(lake, checkpoint) if not c.equal] == []
 
 
-def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("micro_batch", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path, micro_batch: bool) -> None:
     home = tmp_path / "lake"
     home.mkdir()
     landing = home / "landing" / "shop_events"
@@ -53,13 +54,13 @@ def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path) -> None:
         lake = small_lake(home)
         assert_equals_postgres(lake, first)
         (jvm,) = sparks(tmp_path / "dagster_home")
-
-        shop.feed(landing, second)
-        runs = wait_for("the micro-batch", lambda: settled(dagster, len(runs)), SECONDS, dagster.log)
-        assert [r["status"] for r in runs] == ["SUCCESS"]
-        assert_equals_postgres(lake, second)
-        # The second run did not wait for a JVM: it had the first one's.
-        assert sparks(tmp_path / "dagster_home") == [jvm]
-        processes = [RunProcess.of(r["runId"], {t["key"]: t["value"] for t in r["tags"]}) for r in dagster.runs()]
-        assert len({p.pid for p in processes if p}) == 2
+        if micro_batch:
+            shop.feed(landing, second)
+            runs = wait_for("the micro-batch", lambda: settled(dagster, len(runs)), SECONDS, dagster.log)
+            assert [r["status"] for r in runs] == ["SUCCESS"]
+            assert_equals_postgres(lake, second)
+            # The second run did not wait for a JVM: it had the first one's.
+            assert sparks(tmp_path / "dagster_home") == [jvm]
+            processes = [RunProcess.of(r["runId"], {t["key"]: t["value"] for t in r["tags"]}) for r in dagster.runs()]
+            assert len({p.pid for p in processes if p}) == 2
     jvm.wait(60)

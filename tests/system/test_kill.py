@@ -46,6 +46,7 @@ def _equal_to_postgres(lake: Lake, checkpoint: shop.Checkpoint) -> None:
     assert staged[0] == staged[1]
 
 
+@pytest.mark.long  # steps of each layer are killed everywhere in every run
 def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

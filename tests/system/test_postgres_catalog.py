@@ -64,7 +64,7 @@ def test_a_python_model_killed_after_its_commit_appends_each_row_once(media: Lak
     assert rows_of(media, "agg.log") == rows_of(media, PLAYS)
 
 
-@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("carries", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_step_killed_after_its_commit_or_before_gives_each_change_once(media: Lake, carries: bool) -> None:
     killed(media, "before the job", carries=carries)
     killed(media, "before the watermark" if carries else "before the note is removed", carries=carries)

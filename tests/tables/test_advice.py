@@ -51,7 +51,7 @@ ONE, TWO = ("integer", 1), ("integer", 2)
 CONFLICT = [v2(3, "U", id=ONE, n=("text", "seven")), v2(4, "I", id=TWO, n=("text", "8"))]
 
 
-@pytest.mark.parametrize("also", [{}, {"on_conflict": "new-column"}])
+@pytest.mark.parametrize("also", [{}, pytest.param({"on_conflict": "new-column"}, marks=pytest.mark.long)])
 def test_a_type_that_is_declared_after_a_conflict_is_that_of_all_values(lake: Lake, also: dict[str, Any]) -> None:
     stream = Stream(lake, format="wal2json-v2")
     stream.run(v2(1, "I", id=ONE, n=("integer", 7)), v2(2, "I", id=("integer", 9), n=("integer", 9)))
@@ -66,7 +66,7 @@ def test_a_type_that_is_declared_after_a_conflict_is_that_of_all_values(lake: La
     assert stored_rows(stream, "id", "n") == [(1, "seven"), (2, "5"), (9, "9")]
 
 
-@pytest.mark.parametrize("policy", ["new-column", "reject"])
+@pytest.mark.parametrize("policy", ["new-column", pytest.param("reject", marks=pytest.mark.long)])
 def test_a_policy_that_is_declared_after_a_conflict_lets_the_table_go_on(lake: Lake, policy: str) -> None:
     stream = Stream(lake, format="wal2json-v2")
     stream.run(v2(1, "I", id=ONE, n=("integer", 7)))
@@ -102,9 +102,15 @@ def told(n: str, at: int = 1) -> str:
 @pytest.mark.parametrize(
     ("before", "value", "after", "expected"),
     [
-        ({"types": {"n": "float"}}, "0.1", {"types": {"n": "double"}}, 0.1),
+        pytest.param({"types": {"n": "float"}}, "0.1", {"types": {"n": "double"}}, 0.1, marks=pytest.mark.long),
         ({"types": {"n": "decimal(20,2)"}}, "1234567890123.45", {"types": {"n": "decimal(12,2)"}}, None),
-        ({"types": {"n": "int"}, "on_misfit": "null"}, "99999999999", {"types": {"n": "bigint"}}, 99999999999),
+        pytest.param(
+            {"types": {"n": "int"}, "on_misfit": "null"},
+            "99999999999",
+            {"types": {"n": "bigint"}},
+            99999999999,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["float", "decimal", "misfit"],
 )
@@ -163,7 +169,7 @@ def old_and_new() -> tuple[list[Event], list[Event]]:
     )
 
 
-@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_source_table_that_was_made_again_with_another_key_starts_where_the_error_says(
     lake: Lake, batches: int
 ) -> None:

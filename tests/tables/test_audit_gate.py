@@ -116,9 +116,7 @@ def failed(outcome: Outcome) -> AuditFailedError:
     return outcome.exception
 
 
-@pytest.mark.parametrize(
-    "kind", [k if k in ("scd1", "scd2", "retract") else pytest.param(k, marks=pytest.mark.long) for k in EVERY]
-)
+@pytest.mark.parametrize("kind", [k if k == "scd1" else pytest.param(k, marks=pytest.mark.long) for k in EVERY])
 def test_what_does_not_pass_is_not_published_until_the_source_is_corrected(lake: Lake, kind: str) -> None:
     world = Audited(lake, kind)
     done = world.deliver(world.event("c", 1, "a"), world.event("c", 2, "b"))
@@ -154,7 +152,9 @@ def test_what_does_not_pass_is_not_published_until_the_source_is_corrected(lake:
     assert [s.parent_snapshot_id for s in published] == [before[0]]
 
 
-@pytest.mark.parametrize("kind", ["scd1", "append", "retract"])
+@pytest.mark.parametrize(
+    "kind", ["scd1", pytest.param("append", marks=pytest.mark.long), pytest.param("retract", marks=pytest.mark.long)]
+)
 def test_the_first_batch_is_audited_too(lake: Lake, kind: str) -> None:
     world = Audited(lake, kind)
     failed(world.deliver(world.event("c", 1, None)))
@@ -165,7 +165,7 @@ def test_the_first_batch_is_audited_too(lake: Lake, kind: str) -> None:
     assert sum(world.rows().values()) == 1
 
 
-@pytest.mark.parametrize("kind", ["scd1", "retract"])
+@pytest.mark.parametrize("kind", ["scd1", pytest.param("retract", marks=pytest.mark.long)])
 def test_a_table_that_is_made_again_is_audited_before_it_is(lake: Lake, kind: str) -> None:
     world = Audited(lake, kind, {"accepted_values": {"city": ["a", "b"]}})
     world.deliver(world.event("c", 1, "a"), world.event("c", 2, "b"))
@@ -184,7 +184,7 @@ def test_a_table_that_is_made_again_is_audited_before_it_is(lake: Lake, kind: st
 # --- checked rows -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["scd1", "append"])
+@pytest.mark.parametrize("kind", [pytest.param("scd1", marks=pytest.mark.long), "append"])
 def test_a_batch_is_audited_by_what_it_wrote_as_long_as_nobody_else_wrote(lake: Lake, kind: str) -> None:
     audits = ({"not_null": "city"}, {"unique": "city"}, {"sql": "SELECT * FROM {table} WHERE id < 0", "name": "ids"})
     world = Audited(lake, kind, *audits)
@@ -315,7 +315,7 @@ def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_wri
     assert "s: 2 rows (all rows): id=" in str(failed(world.run()))
 
 
-@pytest.mark.parametrize("kind", ["scd1", "retract"])
+@pytest.mark.parametrize("kind", ["scd1", pytest.param("retract", marks=pytest.mark.long)])
 def test_a_warning_is_published_and_told_of(lake: Lake, points: Points, kind: str) -> None:
     world = Audited(lake, kind, {**NOT_NULL, "severity": "warn"}, {"row_count_change": 1, "severity": "warn"})
     world.deliver(world.event("c", 1, "a"))
@@ -350,7 +350,9 @@ def test_what_an_audit_looks_at_comes_first(lake: Lake) -> None:
 # --- killed steps, concurrent runs, other writers ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["scd1", "append", "keys"])
+@pytest.mark.parametrize(
+    "kind", ["scd1", pytest.param("append", marks=pytest.mark.long), pytest.param("keys", marks=pytest.mark.long)]
+)
 def test_a_step_that_is_killed_anywhere_is_done_again_and_audited_again(
     lake: Lake,
     points: Points,
@@ -387,7 +389,7 @@ def test_a_step_that_is_killed_anywhere_is_done_again_and_audited_again(
     assert FAILED_BRANCH in world.branches()
 
 
-@pytest.mark.parametrize("kind", ["scd1", "keys"])
+@pytest.mark.parametrize("kind", [pytest.param("scd1", marks=pytest.mark.long), "keys"])
 def test_of_two_runs_at_once_one_publishes(lake: Lake, points: Points, kind: str) -> None:
     world, other = Audited(lake, kind), Lake(lake.config)
     world.deliver(world.event("c", 1, "a"))
@@ -406,7 +408,7 @@ def test_of_two_runs_at_once_one_publishes(lake: Lake, points: Points, kind: str
     assert sum(world.rows().values()) == 2
 
 
-@pytest.mark.parametrize("kind", ["scd1", "keys"])
+@pytest.mark.parametrize("kind", ["scd1", pytest.param("keys", marks=pytest.mark.long)])
 def test_what_another_writer_commits_meanwhile_is_audited_as_well(
     lake: Lake,
     points: Points,

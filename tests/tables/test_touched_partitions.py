@@ -95,7 +95,11 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode", "seed"),
-    [("days of Berlin", "merge-on-read", 1), ("values", "merge-on-read", 2), ("days of UTC", "copy-on-write", 3)],
+    [
+        ("days of Berlin", "merge-on-read", 1),
+        pytest.param("values", "merge-on-read", 2, marks=pytest.mark.long),
+        pytest.param("days of UTC", "copy-on-write", 3, marks=pytest.mark.long),
+    ],
 )
 def test_random_histories(lake: Lake, name: str, mode: str, seed: int) -> None:
     check(lake, seed, name, mode, 5)
