@@ -35,7 +35,7 @@ from lake_assets.formats.types.connect_types import (
     read_declared,
     read_value,
 )
-from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, read_inferred, united
 from lake_assets.formats.types.text_types import Reading
 from lake_assets.lake.names import literal
 
@@ -108,9 +108,8 @@ def source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
     )  # fmt: skip
 
 
-def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
-    """Return the plan for records without schemas; `shape` is the common type of all values."""
-    record = parse_schema(shape)
+def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
+    """Return the plan for records of one form without schemas; `record` is their common type."""
     wrapped = "value" in record.fields and set(record.fields) <= FIELDS_OF_RECORD
     value = record.fields["value"] if wrapped else record
     fields = value.fields
