@@ -35,7 +35,16 @@ from lake_assets.formats.types.connect_types import (
     read_declared,
     read_value,
 )
-from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, read_inferred, united
+from lake_assets.formats.types.inferred_types import (
+    VOID,
+    Inferred,
+    either,
+    exact,
+    hides_digits,
+    read_inferred,
+    united,
+    unmarked,
+)
 from lake_assets.formats.types.text_types import Reading
 from lake_assets.lake.names import literal
 
@@ -146,6 +155,8 @@ def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
         if reading:
             marks = _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()
             columns[lake_name] = SourceColumn(name, reading, marks)
+    if hides_digits(all_fields, readings):
+        columns = {n: replace(c, reading=unmarked(c.reading)) for n, c in columns.items()}
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])

@@ -38,7 +38,7 @@ class Reason:
 
     Attributes:
         kind: `rejected`, `default`, `rename`, `in-place`, `misfits`, `generated`, `saturated`, `time`, `tombstones`,
-            `snapshot`, `deletes` or `log`.
+            `snapshot`, `deletes`, `copies` or `log`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any; of a snapshot, the position of its first record.
@@ -135,6 +135,17 @@ def deletes_without_row(count: int) -> Reason:
     """Return the reason for a table without a key where rows to delete were not found."""
     return Reason(
         "deletes", f"{count} deletes or updates were about rows with values that no row here has", count=count
+    )
+
+
+def copies_or_repeats() -> Reason:
+    """Return the reason for a table without a key where equal rows of one position arrived in several batches."""
+    return Reason(
+        "copies",
+        "equal rows with one position in the source's log arrived in several batches. They are further rows of one "
+        "statement (COPY, a snapshot), or the connector was restarted and sent some again; all are counted. If it was "
+        "restarted, compare the number of rows with the source, and declare a `key`, if the table has one, or let the "
+        "connector take another snapshot",
     )
 
 
@@ -301,7 +312,7 @@ def only_read(lake: LakeBase, spec: StagingSpec, left_out: Sequence[str], *, is_
 
 
 # Kinds of reasons that a final table sees itself. Those of events are counted over all steps.
-_OF_FINAL = ("deletes", "log", "snapshot")
+_OF_FINAL = ("deletes", "log", "snapshot", "copies")
 _COUNTED = {"deletes": deletes_without_row, "log": set_back}
 _NONE = Reason("", "")
 
