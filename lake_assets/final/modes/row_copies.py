@@ -82,7 +82,9 @@ def _once(target: Target, events: DataFrame) -> DataFrame:
     first = F.row_number().over(Window.partitionBy(*equal, "_nth").orderBy(POSITION, INDEX))
     since = F.min(ARRIVED_AT).over(Window.partitionBy(*equal, "_run"))
     rows = rows.withColumn("_nth", nth).withColumn("_first", first)
-    rows = rows.withColumn("_doubtful", may_repeat & (F.col(ARRIVED_AT) > since))
+    # A snapshot that is interrupted begins again, at another place.
+    doubtful = may_repeat & (F.col(OP) != READ) & (F.col(ARRIVED_AT) > since)
+    rows = rows.withColumn("_doubtful", doubtful)
     return rows.where(~may_repeat | (F.col("_first") == 1)).drop("_run", "_part", "_again", "_nth", "_first")
 
 

@@ -129,7 +129,7 @@ def lines(file: Path, limits: Limits) -> Iterator[Record]:
                 if number == 1:
                     first_bytes, raw = raw[:2], raw.removeprefix(codecs.BOM_UTF8)
                     if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and b"\0" in raw[2:4]:
-                        raise MalformedRecordError(f"{file} is UTF-16: write UTF-8. {_NOT_LANDED}")
+                        raise MalformedRecordError(f"{file} is no JSON in UTF-8{_HINTS[first_bytes]}. {_NOT_LANDED}")
                 text = raw.removesuffix(b"\n").removesuffix(b"\r")
                 record = as_record(number, text, limits)
                 if not raw.endswith(b"\n"):
