@@ -24,6 +24,7 @@ from lake_assets.final.events.window_stats import Batch, is_late
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
+from lake_assets.ingest.staging.exactness import Reason
 from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.spark_frames import checkpoint, over
@@ -33,6 +34,17 @@ REMOVE = "remove"
 # Detail of a step: the number of events that are copies or repeats of earlier ones, and count as copies.
 DOUBTFUL = "copies_or_repeats"
 _BY, _BEFORE, _MOST = "_by", "_before", "_most"
+
+
+def copies_or_repeats() -> Reason:
+    """Return the reason for a table without a key where equal rows of one position arrived in several batches."""
+    return Reason(
+        "copies",
+        "equal rows with one position in the source's log arrived in several batches. They are further rows of one "
+        "statement (COPY, a snapshot), or the connector was restarted and sent some again; all are counted. If it was "
+        "restarted, compare the number of rows with the source, and declare a `key`, if the table has one, or let the "
+        "connector take another snapshot",
+    )
 
 
 def changed_copies(target: Target, batch: Batch) -> tuple[DataFrame, list[str]]:

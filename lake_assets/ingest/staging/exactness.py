@@ -138,17 +138,6 @@ def deletes_without_row(count: int) -> Reason:
     )
 
 
-def copies_or_repeats() -> Reason:
-    """Return the reason for a table without a key where equal rows of one position arrived in several batches."""
-    return Reason(
-        "copies",
-        "equal rows with one position in the source's log arrived in several batches. They are further rows of one "
-        "statement (COPY, a snapshot), or the connector was restarted and sent some again; all are counted. If it was "
-        "restarted, compare the number of rows with the source, and declare a `key`, if the table has one, or let the "
-        "connector take another snapshot",
-    )
-
-
 def deleted_by_tombstones() -> Reason:
     """Return the reason for a table where tombstones are all that the stream says of some deletes."""
     return Reason(
