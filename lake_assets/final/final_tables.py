@@ -25,6 +25,7 @@ from lake_assets.final.events.window_stats import Batch, Stats, check_stats, sta
 from lake_assets.final.final_ddl import columns_to_unite, prepare_table
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.modes import append, scd1, scd2
+from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
 from lake_assets.lake import LakeBase, quote
@@ -99,6 +100,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     without_row = result.batch.details.get("deletes_without_row", 0)
     stats, changes = result.batch.stats, result.changes
     seen = [exactness.deletes_without_row(without_row)] if without_row else []
+    seen += [copies_or_repeats()] if result.batch.details.pop(DOUBTFUL, 0) else []
     seen += [exactness.set_back(stats.set_back)] if stats.set_back else []
     seen += [reason] if (reason := reason_to_restart(target)) else []
     inexact = exactness.of_final(

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.debezium_control import MESSAGE, control_kind
+from lake_assets.formats.debezium_forms import divided
 from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
 from lake_assets.formats.debezium_tombstones import plan_tombstone
@@ -27,6 +29,7 @@ from lake_assets.formats.event_model import EventPlan, Hints, Keyed, Planned, Se
 from lake_assets.formats.format_base import Format, named
 from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION, upgraded
 from lake_assets.formats.nested_text import without_nested_text
+from lake_assets.formats.types.inferred_types import parse_schema
 
 # Values of `source.snapshot` for the rows of a snapshot of whole tables.
 _LAST_ROW = ("last", "last_in_data_collection")
@@ -154,19 +157,25 @@ class Debezium(Format):
         return Keyed("delete" if deleted else "write", topic, key)
 
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """See `EventFormat.plans`: one per schema, since the schema determines the encoding of values."""
-        return tuple(Planned((s.schema,), _plan(s, hints)) for s in seen)
+        """See `EventFormat.plans`: one per schema, since it determines the encoding of values, or per form without."""
+        return tuple(Planned((s.schema,), plan) for s in seen for plan in _plans(s, hints))
 
 
 # What the schema of a tombstone begins with.
 _TOMBSTONE = "\n\n"
 
 
-def _plan(seen: Seen, hints: Hints) -> EventPlan:
+def _plans(seen: Seen, hints: Hints) -> list[EventPlan]:
     if seen.schema.startswith(_TOMBSTONE):
         key = seen.schema.removeprefix(_TOMBSTONE)
-        return plan_tombstone(_parsed(key)["fields"] if key else None, seen.shape, hints)
-    return _with_schema(seen.schema, hints) if seen.schema else plan_inferred(seen.shape, hints)
+        return [plan_tombstone(_parsed(key)["fields"] if key else None, seen.shape, hints)]
+    if seen.schema:
+        return [_with_schema(seen.schema, hints)]
+    record = parse_schema(seen.shape)
+    forms = divided(record, hints.existing_columns)
+    return [replace(plan_inferred(form, hints), records=of_form) for form, of_form in forms] or [
+        plan_inferred(record, hints)
+    ]
 
 
 def _topic(record: Mapping[str, Any]) -> str:

@@ -32,7 +32,16 @@ from lake_assets.formats.types.connect_types import (
     read_declared,
     read_value,
 )
-from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.types.inferred_types import (
+    VOID,
+    Inferred,
+    either,
+    exact,
+    hides_digits,
+    read_inferred,
+    united,
+    unmarked,
+)
 from lake_assets.formats.types.placeholders import any_placeholder, placeholders
 from lake_assets.formats.types.text_types import Reading
 from lake_assets.lake.names import literal
@@ -99,9 +108,8 @@ def source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
     )  # fmt: skip
 
 
-def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
-    """Return the plan for records without schemas; `shape` is the common type of all values."""
-    record = parse_schema(shape)
+def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
+    """Return the plan for records of one form without schemas; `record` is their common type."""
     wrapped = "value" in record.fields and set(record.fields) <= FIELDS_OF_RECORD
     value = record.fields["value"] if wrapped else record
     fields = value.fields
@@ -137,6 +145,8 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
         readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same_column), hints)
         if reading:
             columns[lake_name] = SourceColumn(name, reading, any_placeholder(inferred.kind, hints.placeholder))
+    if hides_digits(all_fields, readings):
+        columns = {n: replace(c, reading=unmarked(c.reading)) for n, c in columns.items()}
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])

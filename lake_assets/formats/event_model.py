@@ -211,6 +211,7 @@ class EventPlan:
     no_place: str | None = literal(NO_PLACE)
     is_by_time: bool = False
     before: tuple[tuple[str, str], ...] = ()
+    records: str | None = None
     is_tombstone: bool = False
 
 
@@ -257,7 +258,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and the schemas of the records that it reads. If plans share schemas, `where` divides the events."""
+    """A plan, and the schemas of the records that it reads.
+
+    If plans share schemas, `where` divides the events, or `records` the records.
+    """
 
     schemas: tuple[str, ...]
     plan: EventPlan

@@ -42,8 +42,18 @@ from lake_assets.formats.event_model import (
 from lake_assets.formats.format_base import Format, lake_names, named
 from lake_assets.formats.named_values import op_of
 from lake_assets.formats.row_layouts import ANY, LOAD, OPS, RowLayout, op_of_word, word_of
-from lake_assets.formats.sequences import FIRST, KIND, STORED, not_placed, placed, version
-from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.sequences import FIRST, KIND, KIND_OF_FEED, STORED, not_placed, placed, version
+from lake_assets.formats.types.inferred_types import (
+    VOID,
+    Inferred,
+    either,
+    exact,
+    hides_digits,
+    parse_schema,
+    read_inferred,
+    united,
+    unmarked,
+)
 from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
 
@@ -54,6 +64,8 @@ _NUMBER = r':"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"(?=[,}])'
 _IS_TEXT = f"startswith(record, {literal('{' + json.dumps(TEXT) + ':')})"
 _IS_TYPED = f"startswith(record, {literal('{' + json.dumps(TYPES) + ':')})"
 _MAP = "MAP<STRING, STRING>"
+# An ordinal orders the rows of one query of a changelog: the next one begins with 0 again, at another snapshot.
+_ORDINAL, _SNAPSHOT = "_change_ordinal", "_commit_snapshot_id"
 # Digits of a number in the order of changes.
 _DIGITS = 20
 
@@ -107,7 +119,7 @@ class Rows(Format):
     @property
     def same_again(self) -> str:
         """See `EventFormat.same_again`: a version belongs to one commit, while several commits may share a time."""
-        return "_sequence RLIKE '/[01]$'" if self.version else "false"
+        return "_sequence RLIKE '/[01](/|$)'" if self.version else "false"
 
     def schema_of(self, record: Any) -> str:
         """Return the types of a typed row as JSON; `@text` for a row of text."""
@@ -156,6 +168,8 @@ class Rows(Format):
         if commit:
             after = f"CASE WHEN {op} = {literal(DELETE)} THEN '0' ELSE '1' END"
             sequence = f"concat({version(_value(commit))}, '/', {after})"
+            if commit.lower() == _ORDINAL and (snapshot := column(_SNAPSHOT)):
+                sequence = f"concat({sequence}, coalesce(concat('/', {_value(snapshot)}), ''))"
             no_place = literal(f"{commit} is not a whole number of up to 20 digits")
         if hints.by_row:
             # A feed has a separate row for the old values of an update; a change set has none.
@@ -254,6 +268,8 @@ def _layout(seen: Seen, hints: Hints, times: Sequence[str]) -> _Layout:
     # The order of changes is read from the text of its column, whatever the column's type is.
     lower = {t.lower() for t in times}
     texts = {c: Reading("string") if c.lower() in lower else r for c, r in read.items()}
+    if hides_digits(fields, texts):
+        read = {c: r and unmarked(r) for c, r in read.items()}
     return _Layout(f"try_cast(try_parse_json({exact('record', fields, texts)}) AS {_MAP})", read)
 
 
@@ -287,9 +303,8 @@ CHANGE_FEED = Rows(
         "update_postimage": UPDATE,
         "update_after": UPDATE,
     },
-    version=("_commit_version", "_change_ordinal"),
+    version=("_commit_version", _ORDINAL),
     time=("_commit_timestamp",),
-    technical=frozenset(
-        {"_change_type", "_commit_version", "_commit_timestamp", "_change_ordinal", "_commit_snapshot_id"}
-    ),
+    technical=frozenset({"_change_type", "_commit_version", "_commit_timestamp", _ORDINAL, _SNAPSHOT}),
+    kind=KIND_OF_FEED,
 )

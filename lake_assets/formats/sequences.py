@@ -9,6 +9,7 @@ Final tables order events by the text in `_sequence`. It is one of these, which 
     :<length><digits>                       numbers of more than 20 digits
     yyyy-MM-dd HH:mm:ss.SSSSSS<more>        moments in UTC, with all fractional digits of the second
     <20 digits>/0  <20 digits>/1            versions of a change feed: deletes first
+    <20 digits>/0/<id>                      ordinals of a changelog, with the snapshot
 
 A column must hold either numbers or moments, since the two cannot be compared.
 """
@@ -26,7 +27,7 @@ _COUNTER = "^[0-9]{1,20}$"
 _NUMBER = r"^[+-]?(?:[0-9]{1,1000}(?:\.[0-9]{0,1000})?|\.[0-9]{1,1000})(?:[eE][+-]?0{0,9}[0-9]{1,3})?$"
 _DIGITS, _COMPLEMENTS = "0123456789:", "9876543210!"
 _CANONICAL = (
-    r"^(?:| |[0-9]{20}(?:/[01]|\.[0-9]+)?|-.*~|:[0-9.]+"
+    r"^(?:| |[0-9]{20}(?:/[01](?:/-?[0-9]+)?|\.[0-9]+)?|-.*~|:[0-9.]+"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6,})$"
 )
 
@@ -35,6 +36,13 @@ KIND = (
     f"WHEN {SEQUENCE} NOT IN ('', '{FIRST}') THEN 'numbers' END"
 )
 """SQL over `_sequence` of its kind; NULL if the record has no order, or belongs to a first load."""
+
+ORDINALS = "ordinals from snapshot "
+KIND_OF_FEED = (
+    f"CASE WHEN {SEQUENCE} LIKE '{'0' * 20}/_/%' THEN concat('{ORDINALS}', split_part({SEQUENCE}, '/', 3)) "
+    f"WHEN {SEQUENCE} NOT LIKE '%/_/%' THEN {KIND} END"
+)
+"""The same for change feeds. Ordinals begin with 0 in each query of a changelog, so the snapshot at 0 identifies it."""
 
 
 def placed(t: str) -> str:

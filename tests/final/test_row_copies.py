@@ -132,6 +132,21 @@ def test_equal_rows_of_one_snapshot_count_however_it_is_cut_into_files(lake: Lak
     assert counted(stream.rows("final.items")) == Counter({(1, "a"): 8})
     assert outcomes["final.items"].deleted == 1
     assert outcomes["final.items"].details["deletes_without_row"] == 1
+    assert "several batches" not in str(outcomes["final.items"].details)
+
+
+def test_a_statement_that_goes_on_with_equal_rows_may_be_repeated_and_the_table_says_so(lake: Lake) -> None:
+    """Restarted in the middle of a COPY, a connector sends its last rows again: they look like further rows."""
+    stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "key": "*"}])
+    insert = debezium(7, "c", None, {"n": 1, "name": "a"})
+    assert (
+        "not_exact"
+        not in stream.run(*insert * 3, *debezium(7, "c", None, {"n": 2, "name": "b"}))["final.items"].details
+    )
+    assert "not_exact" not in stream.run(*debezium(7, "c", None, {"n": 3, "name": "c"}))["final.items"].details
+    outcomes = stream.run(*insert * 2)
+    assert counted(stream.rows("final.items")) == Counter({(1, "a"): 5, (2, "b"): 1, (3, "c"): 1})
+    assert "equal rows with one position" in str(outcomes["final.items"].details["not_exact"])
 
 
 def test_rows_that_differ_in_microseconds_or_the_era_are_not_copies(spark_lake: Lake) -> None:

@@ -288,3 +288,23 @@ def test_the_text_of_a_schema_is_read(text: str | None, expected: Inferred) -> N
 )  # fmt: skip
 def test_inferred_types_are_ones_that_keep_the_values(text: str, expected: str | None) -> None:
     assert type_of(parse_schema(text)) == expected
+
+
+def test_a_batch_may_hold_all_forms(spark_lake: Lake) -> None:
+    """A connector gets another transform, and the records of one batch are wrapped or bare, enveloped or flattened."""
+    forms = [
+        wrapped(envelope("c", {"id": 1, "op": "x", "v": "a"}, lsn=10), {"id": 1}),
+        envelope("u", {"id": 2, "v": 1.5}, {"id": 2, "v": 1}, lsn=20),
+        flat("c", {"id": 3, "op": "y", "source": "z", "v": "c"}, __lsn=30),
+        wrapped(flat("d", {"id": 4}, __lsn=40), {"id": 4}),
+    ]
+    hints = Hints(table=CONSUMERS, key=("id",), existing_columns={"op": "string"})
+    for lines in (forms, forms[::-1]):
+        found = parse(spark_lake.spark(), DEBEZIUM, lines_of(*lines), hints)
+        assert [(e.op, e.row["id"], e.row.get("op"), e.bad) for e in sorted(found, key=lambda e: e.row["id"])] == [
+            (INSERT, 1, "x", None),
+            (UPDATE, 2, None, None),
+            (INSERT, 3, "y", None),
+            (DELETE, 4, None, None),
+        ]
+        assert [e.row.get("v") for e in sorted(found, key=lambda e: e.row["id"])][:3] == ["a", 1.5, "c"]

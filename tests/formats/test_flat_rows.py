@@ -156,6 +156,22 @@ def test_icebergs_changelog_is_a_feed_too(spark_lake: Lake) -> None:
     assert images(events) == [(INSERT, {"ID": 1}), (DELETE, {"ID": 1}), (UPDATE, {"ID": 1}), (DELETE, {"ID": 1})]
 
 
+@pytest.mark.spark
+def test_numbers_in_documents_keep_their_digits(spark_lake: Lake) -> None:
+    """A variant reads a number of more than 38 digits, or with an exponent, as a double."""
+    long, exponent = "98765432109876543210987654321098765432109876", "1.23456789012345678901e-7"
+    documents = [
+        f'{{"a":[-{long},{exponent}],"b":1.5,"s":"{long}, \\"x\\": {long}"}}', f'[[1,{long}],{{"n":{long}}}]', long,
+        '"text"', "7",
+    ]  # fmt: skip
+    for docs in (documents, documents[:1], documents[1:2]):
+        lines = [f'{{"ID":{i},"FLAG":"I","CDC_TIMESTAMP":1,"big":{2**60},"doc":{d}}}' for i, d in enumerate(docs)]
+        events = parse(spark_lake.spark(), CHANGE_SET, lines, KEYED)
+        found = [e.row["doc"] if isinstance(e.row["doc"], str) else f"[{','.join(e.row['doc'])}]" for e in events]
+        assert found == [d.strip('"') for d in docs]
+        assert {(e.row["big"], e.bad) for e in events} == {(2**60, None)}
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

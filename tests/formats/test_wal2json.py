@@ -310,6 +310,15 @@ def test_a_type_that_widens_within_a_batch_is_read_as_the_wider_one(spark_lake: 
 
 
 @pytest.mark.spark
+def test_arrays_of_boxes_and_spaces_in_names_of_types_are_read(spark_lake: Lake) -> None:
+    """Boxes contain commas, so arrays of them are delimited by semicolons."""
+    boxes = '"{(3,4),(1,2);(7,8),(5,6);NULL}"'
+    line = v2("I", [(*ID, 1), ("b", "box[]", boxes), ("n", "numeric (10, 2)", "1.50"), ("p", "point[]", '"{}"')])
+    (event,) = parse(spark_lake.spark(), V2, [line], Hints(table=T))
+    assert event.row == {"id": 1, "b": ["(3,4),(1,2)", "(7,8),(5,6)", None], "n": Decimal("1.50"), "p": []}
+
+
+@pytest.mark.spark
 def test_types_without_a_common_type_get_separate_plans_and_every_event_is_read_once(spark_lake: Lake) -> None:
     lines = [
         v2("I", [(*ID, 1), ("v", "integer", 5)]),

@@ -43,6 +43,8 @@ _FAR = pa.array([2**62, -(2**62)], pa.timestamp("us"))
 # By name, and what its records or its error say; None: nothing is wrong with it.
 FILES: dict[str, tuple[bytes, str | None]] = {
     "zero.jsonl": (b"", None),
+    "marked.jsonl": (b"\xef\xbb\xbf" + LINES, None),
+    "UTF-16 with high bytes first.jsonl": (b"\xfe\xff" + LINES.decode().encode("utf-16-be"), "starts like UTF-16"),
     "zero.jsonl.gz": (b"", "not a gzip stream"),
     "zero.csv": (b"", "Empty CSV"),
     "zero.csv.gz": (b"", "Empty CSV"),

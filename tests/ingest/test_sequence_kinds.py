@@ -6,7 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from lake_assets import Lake
+from lake_assets.errors import OrderUnknownError
 from lake_assets.final.declaration import DECLARATION_PROPERTY
 from lake_assets.ingest.records.sequence_kinds import PROPERTY
 from tests.ingest.test_rejects import ITEMS, Stream
@@ -134,3 +137,24 @@ def test_versions_of_a_feed_are_whole_numbers(lake: Lake) -> None:
     stream.run(row("insert", 9, 1), row("update_postimage", "v10", 2), row("update_postimage", 10, 3))
     assert held(stream) == [(1, 3)]
     assert reasons(stream) == [(1, "_commit_version is not a whole number of up to 20 digits")]
+
+
+def test_ordinals_of_another_changelog_stop_the_table(lake: Lake) -> None:
+    """Ordinals begin with 0 in each query of a changelog: the next one is no older than the one before."""
+
+    def feed(kind: str, ordinal: int, snapshot: int, v: str) -> str:
+        return json.dumps(
+            {"id": 1, "v": v, "_change_type": kind, "_change_ordinal": ordinal, "_commit_snapshot_id": snapshot}
+        )
+
+    first = [feed("INSERT", 0, 11, "a"), feed("UPDATE_BEFORE", 1, 12, "a"), feed("UPDATE_AFTER", 1, 12, "b")]
+    second = [feed("UPDATE_BEFORE", 0, 13, "b"), feed("UPDATE_AFTER", 0, 13, "c")]
+    stream = Stream(lake, format="change-feed", tables=[{"table": ITEMS, "key": "id"}])
+    stream.run(*first)
+    stream.run(*first)  # delivered again
+    with pytest.raises(OrderUnknownError, match="record 6 .* begins another changelog"):
+        stream.run(*second)
+    assert [r["v"] for r in stream.rows("final.items")] == ["b"]
+    stream.declare(format="change-feed", tables=[{"table": ITEMS, "key": "id", "order_by": "_position"}])
+    stream.run()
+    assert [r["v"] for r in stream.rows("final.items")] == ["c"]

@@ -75,6 +75,8 @@ def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
     """`position`, `_index` and `e`, one row an event."""
     for name, sql in plan.before:
         records = records.withColumn(name, F.expr(sql))
+    if plan.records:
+        records = records.where(plan.records)
     parsed = records.select("position", F.expr(plan.parsed).alias("e"))
     if plan.split is not None:
         split = parsed.select("position", F.expr(plan.split).alias("all"))

@@ -6,7 +6,8 @@ numbers 1 to `n`; a change writes only the numbers that are added or removed.
 
 A change that is delivered twice counts once. It is recognized by its sequence, with a limit: all rows of a COPY, or of
 a snapshot, share one sequence. So consecutive equal events of one sequence count as that many copies, and if the stream
-returns to an earlier sequence, it repeats earlier events.
+returns to an earlier sequence, it repeats earlier events. Where a sequence goes on in the next batch of files with
+equal rows, which of both it is cannot be known: they count, and the table says so.
 """
 
 from __future__ import annotations
@@ -23,13 +24,27 @@ from lake_assets.final.events.window_stats import Batch, is_late
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
+from lake_assets.ingest.staging.exactness import Reason
 from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.spark_frames import checkpoint, over
 
 # The operation that removes a stored copy which never existed, according to late events.
 REMOVE = "remove"
+# Detail of a step: the number of events that are copies or repeats of earlier ones, and count as copies.
+DOUBTFUL = "copies_or_repeats"
 _BY, _BEFORE, _MOST = "_by", "_before", "_most"
+
+
+def copies_or_repeats() -> Reason:
+    """Return the reason for a table without a key where equal rows of one position arrived in several batches."""
+    return Reason(
+        "copies",
+        "equal rows with one position in the source's log arrived in several batches. They are further rows of one "
+        "statement (COPY, a snapshot), or the connector was restarted and sent some again; all are counted. If it was "
+        "restarted, compare the number of rows with the source, and declare a `key`, if the table has one, or let the "
+        "connector take another snapshot",
+    )
 
 
 def changed_copies(target: Target, batch: Batch) -> tuple[DataFrame, list[str]]:
@@ -48,8 +63,11 @@ def changed_copies(target: Target, batch: Batch) -> tuple[DataFrame, list[str]]:
     else:
         events = _once(target, events)
     counted = checkpoint(_count(target, events, late, batch, emptied=emptied))
-    if lost := counted.agg(F.sum("lost")).collect()[0][0]:
-        batch.details["deletes_without_row"] = int(lost)
+    sums = counted.agg(F.sum("lost").alias("lost"), F.sum("doubtful").alias("doubtful")).collect()[0]
+    if sums["lost"]:
+        batch.details["deletes_without_row"] = int(sums["lost"])
+    if sums["doubtful"]:
+        batch.details[DOUBTFUL] = int(sums["doubtful"])
     return _as_changes(target, counted, everything=emptied or target.is_new), why
 
 
@@ -59,7 +77,7 @@ def _rows_of(events: DataFrame) -> DataFrame:
 
 
 def _once(target: Target, events: DataFrame) -> DataFrame:
-    """Return the events without repeated deliveries."""
+    """Return the events without repeated deliveries; `_doubtful`: whether an event may be one and counts as a copy."""
     may_repeat = F.expr(f"({target.same_again}) AND {OP} <> '{TRUNCATE}'")
     stream = Window.orderBy(POSITION, INDEX)
     begins = ~F.lag(SEQUENCE).over(stream).eqNullSafe(F.col(SEQUENCE))
@@ -74,7 +92,11 @@ def _once(target: Target, events: DataFrame) -> DataFrame:
     equal = [ROW, OP, SEQUENCE]
     nth = F.row_number().over(Window.partitionBy(*equal, "_run").orderBy(POSITION, INDEX))
     first = F.row_number().over(Window.partitionBy(*equal, "_nth").orderBy(POSITION, INDEX))
+    since = F.min(ARRIVED_AT).over(Window.partitionBy(*equal, "_run"))
     rows = rows.withColumn("_nth", nth).withColumn("_first", first)
+    # A snapshot that is interrupted begins again, at another place.
+    doubtful = may_repeat & (F.col(OP) != READ) & (F.col(ARRIVED_AT) > since)
+    rows = rows.withColumn("_doubtful", doubtful)
     return rows.where(~may_repeat | (F.col("_first") == 1)).drop("_run", "_part", "_again", "_nth", "_first")
 
 
@@ -107,6 +129,7 @@ def _count(target: Target, events: DataFrame, late: DataFrame | None, batch: Bat
     steps = rows.select(
         ROW, SEQUENCE, POSITION, INDEX, OP, F.when(F.col(OP) != TRUNCATE, image).alias("image"),
         F.expr(f"CASE {OP} WHEN '{DELETE}' THEN -1L WHEN '{TRUNCATE}' THEN 0L ELSE 1L END").alias(_BY),
+        F.col("_doubtful").cast("bigint"),
     )  # fmt: skip
     if stored is not None:
         base = stored if late is None else stored.join(late, ROW, "left_anti")
@@ -114,7 +137,7 @@ def _count(target: Target, events: DataFrame, late: DataFrame | None, batch: Bat
             base.select(
                 ROW, F.lit("").alias(SEQUENCE), F.lit(BASE_POSITION).alias(POSITION), F.lit(0).alias(INDEX),
                 F.lit(READ).alias(OP), F.lit(None).cast(steps.schema["image"].dataType).alias("image"),
-                F.col("n0").alias(_BY),
+                F.col("n0").alias(_BY), F.lit(0).cast("bigint").alias("_doubtful"),
             )
         )  # fmt: skip
     counts = _fold(steps)
@@ -144,6 +167,7 @@ def _fold(steps: DataFrame) -> DataFrame:
         F.max_by("_count", order()).alias("n"),
         F.max("_count").alias("most"),
         (-F.min("_below")).alias("lost"),
+        F.sum("_doubtful").alias("doubtful"),
     )
 
 

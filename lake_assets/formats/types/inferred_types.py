@@ -151,7 +151,8 @@ def _spelled_as_json(reading: Reading) -> Reading:
 def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, Reading | None]) -> str:
     """Return SQL of a JSON record in which numbers that would lose digits are quoted, and arrays of such numbers.
 
-    Unquoted numbers of more than 38 digits, or with an exponent, would be read as doubles.
+    Unquoted numbers of more than 38 digits, or with an exponent, would be read as doubles. Inside of documents they are
+    marked, if `hides_digits`: then the values are read with `unmarked`.
 
     Args:
         record: SQL of the record.
@@ -170,7 +171,37 @@ def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, R
             spelled = dict.fromkeys(json.dumps(n, ensure_ascii=ascii_) for n in names for ascii_ in (True, False))
             member = rf"({'|'.join(map(re.escape, spelled))})(\s*+:\s*+)({value})"
             quoted = f"regexp_replace({quoted}, {literal(member)}, '$1$2\"$3\"')"
+    if hides_digits(columns, readings):
+        quoted = f"regexp_replace({quoted}, {literal('(?s)' + _LONG_NUMBERS)}, '$1\"{_MARK}$2\"')"
     return quoted
+
+
+# Marks the text of a number inside a document, which is unquoted after parsing. No source has this private character.
+_MARK = "\ue6a3"
+_DIGITS = r"[0-9][0-9.eE+-]*+"
+# Numbers that would be read as doubles, and that a double cannot hold.
+_LONG = rf"(?=[0-9]{{39}}|[0-9.]{{40}}|[0-9.]*+[eE])(?=[0-9.eE+-]{{19}}){_DIGITS}"
+_LONG_NUMBERS = r'\G((?:[^"0-9-]++|"(?:[^"\\]++|\\.)*+"|' + rf"-?+(?!{_LONG}){_DIGITS})*+)(-?+{_LONG})"
+
+
+_TEXTS = ("string", "array<string>")
+
+
+def hides_digits(columns: Mapping[str, Inferred], readings: Mapping[str, Reading | None]) -> bool:
+    """Whether objects and nested arrays that stay JSON text may have numbers of which a variant drops digits."""
+    return any((r := readings.get(c)) is not None and r.type in _TEXTS and _hides(i) for c, i in columns.items())
+
+
+def _hides(inferred: Inferred) -> bool:
+    inner = [*inferred.fields.values(), *([inferred.items] if inferred.items else [])]
+    return inferred.kind == "VARIANT" or any(i.kind == "DOUBLE" or _hides(i) for i in inner)
+
+
+def unmarked(reading: Reading) -> Reading:
+    """Return the reading of a value in whose text `exact` may have marked numbers."""
+    marked = literal(f'"{_MARK}([^"]*+)"|^{_MARK}')
+    text = f"regexp_replace({{t}}, {marked}, '$1')"
+    return replace(reading, steps=(f"CASE WHEN contains({{t}}, '{_MARK}') THEN {text} ELSE {{t}} END", *reading.steps))
 
 
 def _loses_digits(inferred: Inferred, reading: Reading | None) -> bool:
@@ -180,7 +211,7 @@ def _loses_digits(inferred: Inferred, reading: Reading | None) -> bool:
         return inferred.items is not None and _loses_digits(inferred.items, reading)
     if inferred.kind == "DECIMAL":
         # It loses only trailing zeros, which matter for text.
-        return reading.type in ("string", "array<string>")
+        return reading.type in _TEXTS
     return inferred.kind in ("DOUBLE", "VARIANT")
 
 

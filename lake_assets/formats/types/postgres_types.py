@@ -60,7 +60,7 @@ _ALIASES = {
 _NUMERIC = re.compile(r"numeric\((\d+)(?:,(-?\d+))?\)")
 
 _BOUNDS, _BODY = literal(r"^(\[-?[0-9]+:-?[0-9]+\])+="), literal(r"(?s)^\{.*\}$")
-_ITEM, _ESCAPED = literal(r'(?s)"(?:[^"\\]++|\\.)*+"|[^,]+'), literal(r"(?s)\\(.)")
+_ITEM, _ESCAPED = r'(?s)"(?:[^"\\]++|\\.)*+"|[^%s]+', literal(r"(?s)\\(.)")
 
 
 def read_postgres(name: str, depth: int = 0) -> Reading:
@@ -70,12 +70,16 @@ def read_postgres(name: str, depth: int = 0) -> Reading:
     sort). Arrays with several dimensions are rejected, since a Postgres array type does not tell the number.
     """
     name = " ".join(name.split())
+    if '"' not in name:
+        name = name.replace(" (", "(").replace(", ", ",")
     if name.endswith("[]"):
-        return _array(read_postgres(name[:-2], depth + 1), depth)
+        # Boxes contain commas: theirs is the only type with another delimiter.
+        delimiter = ";" if name.removeprefix("pg_catalog.") == "box[]" else ","
+        return _array(read_postgres(name[:-2], depth + 1), depth, delimiter)
     base = _ALIASES.get(name) or _ALIASES.get(re.sub(r"\(\d+\)", "", name)) or re.sub(r"\(\d+\)", "", name)
     if base in _READINGS:
         return _READINGS[base]
-    match = _NUMERIC.fullmatch(_ALIASES.get(name, name).replace("decimal(", "numeric(").replace(", ", ","))
+    match = _NUMERIC.fullmatch(_ALIASES.get(name, name).replace("decimal(", "numeric("))
     return _numeric(int(match[1]), int(match[2] or 0)) if match else Reading("string")
 
 
@@ -89,11 +93,12 @@ def _numeric(precision: int, scale: int) -> Reading:
     return Reading(kind, (f"try_cast({{t}} AS {kind})",))
 
 
-def _array(inner: Reading, depth: int) -> Reading:
+def _array(inner: Reading, depth: int, delimiter: str) -> Reading:
     """Return the reading of one-dimensional arrays: {1,NULL,"a, b"}, possibly with bounds: [0:1]={1,2}."""
     bare = f"regexp_replace({{t}}, {_BOUNDS}, '')"
     body = f"CASE WHEN {bare} RLIKE {_BODY} THEN substr({bare}, 2, length({bare}) - 2) END"
-    parts = f"CASE WHEN {{t}} = '' THEN CAST(array() AS ARRAY<STRING>) ELSE regexp_extract_all({{t}}, {_ITEM}, 0) END"
+    found = f"regexp_extract_all({{t}}, {literal(_ITEM % delimiter)}, 0)"
+    parts = f"CASE WHEN {{t}} = '' THEN CAST(array() AS ARRAY<STRING>) ELSE {found} END"
     item = f"i{depth}"
     text = (
         f"CASE WHEN {item} LIKE '\"%' THEN regexp_replace(substr({item}, 2, length({item}) - 2), {_ESCAPED}, '$1') "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import time
@@ -12,7 +13,7 @@ from typing import IO, Literal
 
 import orjson
 
-from lake_assets.errors import InputError, LandingFolderError, TruncatedInputError
+from lake_assets.errors import InputError, LandingFolderError, MalformedRecordError, TruncatedInputError
 from lake_assets.formats.files.file_records import reader_of
 from lake_assets.formats.files.file_streams import (
     DEFAULT_LIMITS,
@@ -110,9 +111,10 @@ def records_of(file: Path, limits: Limits) -> Iterator[Record]:
 
 
 def lines(file: Path, limits: Limits) -> Iterator[Record]:
-    """Yield the lines of a file (gzip if named .gz), numbered from 1, without blank ones.
+    """Yield the lines of a file (gzip if named .gz), numbered from 1, without blank ones and a byte order mark.
 
     Raises:
+        MalformedRecordError: the file is UTF-16.
         TruncatedInputError: the file ends in the middle of a record (or of its compressed stream).
         InputTooLargeError: the file is larger than allowed.
     """
@@ -124,7 +126,10 @@ def lines(file: Path, limits: Limits) -> Iterator[Record]:
             # With a limit: a line may be larger than the memory.
             while raw := stream.readline(limits.record + 2):
                 number += 1
-                first_bytes = first_bytes or raw[:2]
+                if number == 1:
+                    first_bytes, raw = raw[:2], raw.removeprefix(codecs.BOM_UTF8)
+                    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and b"\0" in raw[2:4]:
+                        raise MalformedRecordError(f"{file} is no JSON in UTF-8{_HINTS[first_bytes]}. {_NOT_LANDED}")
                 text = raw.removesuffix(b"\n").removesuffix(b"\r")
                 record = as_record(number, text, limits)
                 if not raw.endswith(b"\n"):

@@ -61,6 +61,8 @@ def events_of(records: DataFrame, plan: EventPlan, *, is_usual: bool = False) ->
         records = records.selectExpr("*", f"record AS {RECORD}")
     for name, sql in plan.before:
         records = records.selectExpr("*", f"{sql} AS {name}")
+    if plan.records:
+        records = records.where(plan.records)
     rows = records.selectExpr("position", "arrived_at", *text, f"explode({events}) AS e")
     return rows.where(plan.where) if plan.where else rows
 

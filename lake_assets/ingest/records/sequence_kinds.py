@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+from lake_assets.errors import OrderUnknownError
 from lake_assets.formats.event_model import POSITION, SEQUENCE
+from lake_assets.formats.sequences import ORDINALS
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.lake import LakeBase
@@ -29,7 +31,7 @@ class Kind:
     """What a table's events are ordered by.
 
     Attributes:
-        name: `numbers`, `moments` or `versions`.
+        name: `numbers`, `moments` or `versions`; of ordinals, with the snapshot at which they begin.
         since: `position` of the first event of the kind.
     """
 
@@ -81,6 +83,25 @@ def with_unplaced(rows: DataFrame, sql: str, kind: Kind) -> DataFrame:
         f"WHEN {SEQUENCE} = '' AND {POSITION} > {kind.since} THEN {none} END"
     )
     return rows.withColumn(BAD, F.expr(why))
+
+
+def check_one_changelog(rows: DataFrame, sql: str, kind: Kind, spec: StagingSpec) -> None:
+    """Refuse a batch that begins another changelog than the one that the events before it are from.
+
+    Raises:
+        OrderUnknownError: ordinals begin again, so they do not order the events.
+    """
+    others = rows.selectExpr(POSITION, f"CASE WHEN {BAD} IS NULL THEN {sql} END AS kind")
+    others = others.where(F.col("kind").startswith(ORDINALS) & (F.col("kind") != kind.name))
+    first = others.agg(F.min_by("kind", POSITION).alias("name"), F.min(POSITION).alias("since")).collect()[0]
+    if first["name"] is not None:
+        raise OrderUnknownError(
+            f"{spec.table}: record {first['since']} of the raw table begins another changelog, in which "
+            f"`_change_ordinal` is 0 again ({first['name']}; before, since record {kind.since}: {kind.name}). Ordinals "
+            "count anew with each query of a changelog, so they order the changes of one query only. Nothing was "
+            "written. If changelogs arrive in the order in which they were queried, and their rows in the order of "
+            "`_change_ordinal`, declare `order_by: _position`"
+        )
 
 
 class Look:

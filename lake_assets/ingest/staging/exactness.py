@@ -38,7 +38,7 @@ class Reason:
 
     Attributes:
         kind: `rejected`, `default`, `rename`, `in-place`, `misfits`, `generated`, `saturated`, `time`, `tombstones`,
-            `snapshot`, `deletes` or `log`.
+            `snapshot`, `deletes`, `copies` or `log`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any; of a snapshot, the position of its first record.
@@ -301,7 +301,7 @@ def only_read(lake: LakeBase, spec: StagingSpec, left_out: Sequence[str], *, is_
 
 
 # Kinds of reasons that a final table sees itself. Those of events are counted over all steps.
-_OF_FINAL = ("deletes", "log", "snapshot")
+_OF_FINAL = ("deletes", "log", "snapshot", "copies")
 _COUNTED = {"deletes": deletes_without_row, "log": set_back}
 _NONE = Reason("", "")
 

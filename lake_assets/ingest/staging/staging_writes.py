@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import RebuildError, RecordsGoneError
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, SEQUENCE
+from lake_assets.formats.sequences import ORDINALS
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.event_rows import BAD
@@ -22,6 +23,7 @@ from lake_assets.ingest.records.sequence_kinds import (
     Kind,
     Look,
     MixedKindsError,
+    check_one_changelog,
     first_kind,
     kind_of,
     kind_sql,
@@ -282,7 +284,9 @@ def _split_and_write(
     sql = kind_sql(spec)
     try:
         if rows is not None and sql is not None:
-            kind = kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
+            had, kind = kind, kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
+            if kind and (had or kind.name.startswith(ORDINALS)):
+                check_one_changelog(rows, sql, kind, spec)
             rows = with_unplaced(rows, sql, kind) if kind else rows
         stats = batch_stats(rows, parsed)
         bad: list[Row] = []
