@@ -37,6 +37,7 @@ class RawSpec:
         batch: how much one commit lands, in whole files, and how long fewer files wait.
         limits: limits on the size of files and records.
         layout: the declared columns of a change set.
+        tables: the source tables that its stream declares or excludes, and patterns of them; empty: any.
         databases: the databases whose tables of one name are one table; empty: the first one of each table.
         signal_tables: declared source tables whose rows count although they look like Debezium's signals.
         shown: its asset.
@@ -58,6 +59,7 @@ class RawSpec:
     limits: Limits = DEFAULT_LIMITS
     layout: RowLayout | None = None
     databases: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
     signal_tables: frozenset[SourceTable] = frozenset()
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: ClassVar[tuple[Audit, ...]] = ()

@@ -169,3 +169,20 @@ def test_a_message_within_a_transaction_leaves_its_changes_readable(spark_lake: 
     line = json.dumps({"nextlsn": "0/10", "change": [message, change, message]})
     events = parse(spark_lake.spark(), event_format("wal2json-v1"), [line], Hints(SourceTable("public", "t")))
     assert [(e.op, e.row, e.bad) for e in events] == [(INSERT, {"id": 1}, None)]
+
+
+def test_the_outcome_of_a_step_names_tables_that_are_not_declared(plain_lake: Lake, tmp_path: Path) -> None:
+    def of(table: str) -> Any:
+        value = row(id=1)
+        return {**value, "source": {**value["source"], "table": table}}
+
+    tables = ["users", "users", "_hyper_1_1_chunk", "parts", *(f"t{n}" for n in range(6))]
+    folder = deliver(tmp_path / "in", *map(of, tables))
+    outcome = absorb(plain_lake, spec(folder, tables=("public.parts", "public.t[0-2]", "public.t3")))
+    assert outcome.details == {
+        "tables_not_declared": "public._hyper_1_1_chunk: 1, public.t4: 1, public.t5: 1, public.users: 2"
+    }
+    many = deliver(tmp_path / "in", *(of(f"t{n}") for n in range(8)), name="b.jsonl")
+    assert str(absorb(plain_lake, spec(many, tables=("public.x",))).details["tables_not_declared"]).endswith(
+        " and 3 more tables"
+    )

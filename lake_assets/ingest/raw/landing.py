@@ -19,6 +19,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError, UnsupportedEventError
+from lake_assets.formats.event_model import MANY
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, source_snapshots
 from lake_assets.ingest.raw.landing_folder import is_due, listing
@@ -67,6 +68,7 @@ class Landed:
         left: snapshots of the source table that remain for the next run.
         skipped: number of records about no row, by what they are: heartbeats, signals, ...
         why: what happened, if a source table was emptied or its history is lost.
+        unmatched: number of records by their source table, for tables that the stream neither declares nor excludes.
     """
 
     files: int = 0
@@ -77,12 +79,18 @@ class Landed:
     left: int = 0
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
     why: str = ""
+    unmatched: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def details(self) -> dict[str, object]:
         """The details of an outcome."""
-        skipped = skipped_text(self.skipped) if self.skipped else ""
-        return {name: v for name, v in (("rejected", self.rejected), ("skipped", skipped), (LEFT, self.left)) if v}
+        details = {
+            "rejected": self.rejected,
+            "skipped": skipped_text(self.skipped),
+            "tables_not_declared": _most(self.unmatched),
+            LEFT: self.left,
+        }
+        return {name: value for name, value in details.items() if value}
 
     def __add__(self, other: Landed) -> Landed:
         return Landed(
@@ -94,7 +102,14 @@ class Landed:
             other.left,
             dict(Counter(self.skipped) + Counter(other.skipped)),
             other.why,
+            dict(Counter(self.unmatched) + Counter(other.unmatched)),
         )
+
+
+def _most(counts: Mapping[str, int], shown: int = 5) -> str:
+    """Return the greatest numbers as text."""
+    largest = dict(Counter(counts).most_common(shown))
+    return skipped_text(largest) + (f" and {len(counts) - shown} more tables" if len(counts) > shown else "")
 
 
 def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
@@ -316,4 +331,9 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         lake.table(spec.table).metadata.current_snapshot_id,
         reading.rejected,
         skipped=dict(reading.skipped),
+        unmatched={table: n for table, n in reading.arrived.items() if not _is_expected(spec, table)},
     )
+
+
+def _is_expected(spec: RawSpec, table: str) -> bool:
+    return not spec.tables or table in (MANY, *spec.tables) or any(fnmatch.fnmatchcase(table, p) for p in spec.tables)

@@ -330,6 +330,7 @@ class DeclaredTables:
             about=SourceTable.parse(stream.about) if stream.about else None,
             layout=row_layout(stream.flag, stream.time),
             databases=tuple(stream.databases),
+            tables=(*(_matched(t) for t in stream.tables), *stream.exclude),
             signal_tables=_signal_tables(stream),
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
@@ -362,6 +363,10 @@ def _signal_tables(stream: Stream) -> frozenset[SourceTable]:
     """Return the tables of Debezium's signals that a stream declares by name."""
     declared = (SourceTable.parse(t.table) for t in stream.tables if not t.is_pattern)
     return frozenset(filter(is_signal_table, declared))
+
+
+def _matched(table: LayerTables) -> str:
+    return table.table if table.is_pattern else str(SourceTable.parse(table.table))
 
 
 def _landing(lake: LakeBase, stream: Stream) -> Path:
