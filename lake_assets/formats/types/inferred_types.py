@@ -140,7 +140,10 @@ def _spelled_as_json(reading: Reading) -> Reading:
     """
     if reading.type == "boolean":
         is_spelled_so = "{t} IN ('true', 'false')"
-    elif reading.type in (*WHOLE, *FLOATING) or reading.type.startswith("decimal"):
+    elif reading.type in FLOATING:
+        # JSON has no such numbers, so sources write them as text.
+        is_spelled_so = f"({{t}} RLIKE {_NUMBER} OR {{t}} IN ('NaN', 'Infinity', '-Infinity'))"
+    elif reading.type in WHOLE or reading.type.startswith("decimal"):
         is_spelled_so = f"{{t}} RLIKE {_NUMBER}"
     else:
         return reading
