@@ -196,7 +196,9 @@ def test_specs_carry_what_was_declared(plain_lake: Lake) -> None:
     home = plain_lake.config.home
     table = TableId.parse
     users = SourceTable("public", "users")
-    assert raw == RawSpec(table("raw.events"), home / "landing" / "events", "debezium", "made_up", about=users)
+    raw_table = table("raw.events")
+    landing = home / "landing" / "events"
+    assert raw == RawSpec(raw_table, landing, "debezium", "made_up", about=users, tables=("public.users",))
     assert staging == StagingSpec(
         table("staging.people"), table("raw.events"), SourceTable("public", "users"), "debezium", "made_up", {"a": "b"},
         key=("id",),
