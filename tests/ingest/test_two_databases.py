@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lake_assets import Lake
+from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.ingest.raw import source_snapshots
+from lake_assets.ingest.raw.landing import land
+from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
 from tests.ingest.test_rejects import ITEMS, Stream
 
@@ -56,6 +61,23 @@ def test_the_database_is_the_schema_where_tables_have_no_other(lake: Lake) -> No
     stream.run(*(event("c", i, db, 100, **source, pos=i, db=db) for i, db in enumerate("ab", 1)))
     assert stream.rejected() == []
     assert [r["v"] for name in ("items", "others") for r in stream.rows(f"final.{name}")] == ["a", "b"]
+
+
+def test_what_landings_have_seen_of_tables_outlives_their_snapshots(plain_lake: Lake, tmp_path: Path) -> None:
+    raw = RawSpec(TableId(("raw",), "events"), tmp_path, "debezium", "p")
+    lines = [
+        event("r", 1, "a", 100, snapshot="true"),
+        event("u", 1, "new", 101),
+        event("c", 2, "b", 102, db="b"),
+    ]
+    for n, line in enumerate(lines):
+        (tmp_path / f"{n}.jsonl").write_text(f"{line}\n")
+        landed = land(plain_lake, raw)
+        table = plain_lake.table(raw.table)
+        older = [s.snapshot_id for s in table.metadata.snapshots][:-1]
+        table.maintenance.expire_snapshots().by_ids(older).commit()
+    assert landed.rejected == 1
+    assert [*source_snapshots.read_snapshots(plain_lake.table(raw.table))] == ["public.items"]
 
 
 def test_the_setting_is_for_debezium_alone() -> None:

@@ -313,7 +313,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
                 **rejects.landed(raw, reading.rejected),
                 **skipped_properties(raw, reading.skipped),
                 **(to_open_properties(reading.open) if reading.open else {}),
-                **(source_snapshots.to_properties(reading.snapshots) if reading.has_snapshot else {}),
+                **(source_snapshots.to_properties(reading.snapshots) if reading.snapshots else {}),
                 **reading.tombstones.properties(),
                 **reading.databases.properties(),
             }

@@ -45,7 +45,7 @@ class RecordReading:
         self.kept = {*routes, *map(str, spec.signal_tables)}
         # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
         self.open = dict(open_)
-        self.snapshots, self.has_snapshot = snapshots, False
+        self.snapshots = snapshots
         self.tombstones, self.databases = tombstones, databases
         self.first = self.position = position
         self.rejected = 0
@@ -107,7 +107,6 @@ class RecordReading:
             source_snapshots.follow(
                 self.snapshots, routed.source_table, routed.snapshot, self.position, is_known=is_known
             )
-            self.has_snapshot = True
         self.routes.update(str(r) for r in routed.tables)
         return routed
 

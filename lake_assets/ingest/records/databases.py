@@ -19,13 +19,12 @@ PROPERTY = "lake-assets.databases"
 
 
 class Databases:
-    """The databases of a stream's tables: those that are declared, or the first one of each table."""
+    """The databases of a stream's tables: as declared, or the first one of each table."""
 
     def __init__(self, raw: Table, declared: Collection[str]) -> None:
         found = find_property(raw, PROPERTY)
         self._declared = declared
         self._of: dict[str, str] = json.loads(found[0]) if found else {}
-        self._has_new = False
 
     def problem(self, table: SourceTable, database: str | None) -> str | None:
         """Return why a record is not about the stream's table; None if it is. `database`: None if it does not say."""
@@ -34,18 +33,15 @@ class Databases:
             return None
         if self._declared:
             return f"the record is about {table} of the database {database}, which `databases` does not list"
-        known = self._of.get(str(table))
-        if known is None:
-            self._of[str(table)] = database
-            self._has_new = True
-        if known in (None, database):
+        first = self._of.setdefault(str(table), database)
+        if first == database:
             return None
         return (
-            f"the record is about {table} of the database {database}, and earlier ones are about {table} of {known}: "
+            f"the record is about {table} of the database {database}, and earlier ones are about {table} of {first}: "
             "give each database a stream of its own (with a `namespace` or `prefix`), or, if both are one table, "
-            f"declare `databases: [{known}, {database}]` in the stream"
+            f"declare `databases: [{first}, {database}]` in the stream"
         )
 
     def properties(self) -> dict[str, str]:
-        """Return the snapshot properties that the next landing starts from."""
-        return {PROPERTY: json.dumps(self._of, sort_keys=True)} if self._has_new else {}
+        """Return the snapshot properties that the next landing starts from, since older snapshots expire."""
+        return {PROPERTY: json.dumps(self._of, sort_keys=True)} if self._of else {}
