@@ -100,7 +100,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     without_row = result.batch.details.get("deletes_without_row", 0)
     stats, changes = result.batch.stats, result.changes
     seen = [exactness.deletes_without_row(without_row)] if without_row else []
-    seen += [copies_or_repeats()] if result.batch.details.pop(DOUBTFUL, 0) else []
+    seen += [copies_or_repeats()] if result.batch.details.get(DOUBTFUL) else []
     seen += [exactness.set_back(stats.set_back)] if stats.set_back else []
     seen += [reason] if (reason := reason_to_restart(target)) else []
     inexact = exactness.of_final(

@@ -194,6 +194,8 @@ class EventPlan:
         is_by_time: whether a time is all that orders the events.
         before: names and SQL of values computed from a record first, in this order, because several expressions use
             them.
+        records: SQL over the values of `before`: whether this plan reads the record. Each record belongs to exactly one
+            of the plans that share its schema. None: all records.
         is_tombstone: whether the records are keys of deleted rows, without a position of their own.
     """
 

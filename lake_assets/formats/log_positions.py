@@ -33,7 +33,7 @@ _COUNTER = "'^[0-9]{1,20}$'"
 _ZEROS = f"'{'0' * 20}'"
 # Sorts after every other text in its place.
 _LAST = "'~'"
-_TWO_NUMBERS = literal(r'^\[(?:null|"[0-9]{1,20}"), ?"[0-9]{1,20}"\]$')
+_USUAL_SEQUENCE = literal(r'^\[(?:null|"[0-9]{1,20}"), ?"[0-9]{1,20}"\]$')
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _postgres(values: Values, is_read: str) -> str:
     sequence, lsn = (values.get(n, "CAST(NULL AS STRING)") for n in ("sequence", "lsn"))
     # The form in which the connector writes sequences: the LSN of the last commit, if any, and that of the change.
     commit, own = (f"lpad(split_part({sequence}, '\"', {i}), 20, '0')" for i in (-4, -2))
-    usual = f"{sequence} RLIKE {_TWO_NUMBERS}"
+    usual = f"{sequence} RLIKE {_USUAL_SEQUENCE}"
     if "sequence" not in values:
         usual, commit, own = f"{lsn} RLIKE {_COUNTER}", _ZEROS, f"lpad({lsn}, 20, '0')"
     text = f"CASE WHEN get(p_, 0) IS NULL THEN {_ZEROS} ELSE {_lsn('get(p_, 0)')} END"

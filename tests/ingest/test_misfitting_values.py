@@ -244,3 +244,26 @@ def test_on_misfit_is_declared_for_a_stream_or_a_table() -> None:
     assert declared({}, {"on_misfit": "null"}) == ("reject", "null")
     with pytest.raises(ValidationError, match="'reject' or 'null'"):
         declared({"on_misfit": "nil"}, {})
+
+
+def test_a_batch_with_a_rare_notation_a_reject_and_a_new_column_is_read_once_more_and_stored_once(lake: Lake) -> None:
+    table: dict[str, Any] = {"table": ITEMS, "key": "id"}
+    stream = Stream(lake, format="change-set", tables=[table])
+
+    def row(id_: str, time: int, **more: str) -> str:
+        return _object({"id": id_, **more}, FLAG='"U"', CDC_TIMESTAMP=str(time))
+
+    stream.run(row("1", 1, n="5"), row("2", 1, n="5"))
+    before = lake.table(TableId.parse("staging.items")).history()
+    outcome = stream.run(
+        row("1", 2, n="7e0", c='"new"'), row("2", 2, n='"many"'), row("3", 2, n="8", c='"x"'), row("3", 2, n="9")
+    )["staging.items"]
+    assert outcome.inserted == 3
+    assert (outcome.details["rejected"], outcome.details["schema_changes"]) == (1, ["add c string"])
+    assert len(lake.table(TableId.parse("staging.items")).history()) == len(before) + 1
+    assert {r["id"]: (r["n"], r["c"]) for r in stream.rows("final.items")} == {
+        1: (7, "new"),
+        2: (5, None),
+        3: (9, None),
+    }
+    assert [reason for _, _, reason in stream.rejected()] == ["n does not fit bigint: many"]

@@ -6,8 +6,8 @@ numbers 1 to `n`; a change writes only the numbers that are added or removed.
 
 A change that is delivered twice counts once. It is recognized by its sequence, with a limit: all rows of a COPY, or of
 a snapshot, share one sequence. So consecutive equal events of one sequence count as that many copies, and if the stream
-returns to an earlier sequence, it repeats earlier events. Where a sequence goes on in the next batch of files with
-equal rows, which of both it is cannot be known: they count, and the table says so.
+returns to an earlier sequence, it repeats earlier events. Equal events of one sequence in two batches that follow each
+other may be either: they count as copies, and the table is reported as not exact.
 """
 
 from __future__ import annotations

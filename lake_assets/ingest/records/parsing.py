@@ -124,7 +124,7 @@ def parse(
     _check_names(spec, columns, existing)
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
-    readings: list[_Reading] = []
+    parts: list[_Part] = []
     for p in planned:
         part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema; the payload alone is about a fifth.
@@ -134,25 +134,25 @@ def parse(
             part = with_payloads(part)
         part = _with_transactions(part)
         absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
-        readings.append(_Reading(part, p.plan, *_absent_columns(absent, p.plan, bases)))
+        parts.append(_Part(part, p.plan, *_absent_columns(absent, p.plan, bases)))
     is_usual = is_usual and not tombstones
-    parts = _parts(readings, spec, columns, is_usual=is_usual)
+    frames = _frames(parts, spec, columns, is_usual=is_usual)
     keys = [p.plan.key for p in planned]
     defaults, renames = unreported(planned, existing, spec.rename)
     return Parsed(
-        _together(parts),
-        _key(keys, parts),
+        _together(frames),
+        _key(keys, frames),
         _together(refused),
         key_set,
         defaults,
         renames,
-        tuple(c for c in readings[-1].left_out if c not in spec.not_renamed),
+        tuple(c for c in parts[-1].left_out if c not in spec.not_renamed),
         tuple(dict.fromkeys(c.name for p in planned for c in p.plan.columns if c.saturates)),
         is_by_time=any(p.plan.is_by_time for p in planned),
         tombstones=tombstones,
         since=_since(planned, schemas, (*defaults, *(new for _, new in renames))),
         filled={c.name: c for p in reversed(planned) for c in p.plan.columns if c.name in defaults and c.has_default},
-        read_completely=partial(_all_rows, readings, spec, columns) if is_usual else None,
+        read_completely=partial(_all_rows, parts, spec, columns) if is_usual else None,
     )
 
 
@@ -286,8 +286,8 @@ def _with_transactions(records: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """Records and how they are read; `left_out` and `elsewhere` as `rows_of` takes them."""
+class _Part:
+    """The records of a batch that one plan reads; `left_out` and `elsewhere` are arguments of `rows_of`."""
 
     records: DataFrame
     plan: EventPlan
@@ -295,26 +295,24 @@ class _Reading:
     elsewhere: Mapping[str, int]
 
 
-def _parts(
-    readings: Sequence[_Reading], spec: StagingSpec, types: Mapping[str, str], *, is_usual: bool
-) -> list[DataFrame]:
+def _frames(parts: Sequence[_Part], spec: StagingSpec, types: Mapping[str, str], *, is_usual: bool) -> list[DataFrame]:
     return [
         rows_of(
-            events_of(r.records, r.plan, is_usual=is_usual),
-            r.plan,
+            events_of(part.records, part.plan, is_usual=is_usual),
+            part.plan,
             types,
-            r.left_out,
-            r.elsewhere,
+            part.left_out,
+            part.elsewhere,
             spec.keys,
             spec.order_by,
             is_usual=is_usual,
         )
-        for r in readings
+        for part in parts
     ]
 
 
-def _all_rows(readings: Sequence[_Reading], spec: StagingSpec, types: Mapping[str, str]) -> DataFrame:
-    rows = _together(_parts(readings, spec, types, is_usual=False))
+def _all_rows(parts: Sequence[_Part], spec: StagingSpec, types: Mapping[str, str]) -> DataFrame:
+    rows = _together(_frames(parts, spec, types, is_usual=False))
     assert rows is not None
     return rows
 
