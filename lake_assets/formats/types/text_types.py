@@ -266,7 +266,16 @@ def floating_number(kind: str) -> str:
         f"WHEN NOT ({_IS_WHOLE}) THEN true WHEN n_.point > 38 THEN {{t}} RLIKE '[eE]' ELSE {distance} < {unit} END"
     ).replace("n_.", "f_.n.")
     checked = let(named, "f_", f"CASE WHEN {fits} THEN {cast} END")
-    return f"CASE WHEN {{t}} RLIKE {literal(_UNSAFE[kind])} THEN {rare(checked)} ELSE {cast} END"
+    # Nearly all of them are safe as well: few digits, below the first whole number that the type lacks, or the value's
+    # own text (as Java writes it).
+    exact, digits = ("9007199254740992D", 15) if kind == "double" else ("16777216D", 6)
+    size, is_long = f"abs(CAST({cast} AS DOUBLE))", literal(f"(?:[0-9][.]?){{{digits + 1}}}")
+    is_safe = (
+        f"{size} > 0 AND ({size} < {exact} OR ({size} < DOUBLE('Infinity') AND NOT {{t}} RLIKE {is_long})) "
+        f"OR CAST({cast} AS STRING) = {{t}}"
+    )
+    is_unsafe = f"{{t}} RLIKE {literal(_UNSAFE[kind])} AND NOT ({is_safe})"
+    return f"CASE WHEN {is_unsafe} THEN {rare(checked)} ELSE {cast} END"
 
 
 def _unsafe(digits: int, exponent: int, length: int) -> str:
