@@ -43,7 +43,7 @@ from lake_assets.formats.types.inferred_types import (
     unmarked,
 )
 from lake_assets.formats.types.placeholders import any_placeholder, placeholders
-from lake_assets.formats.types.text_types import Reading
+from lake_assets.formats.types.text_types import Reading, rare
 from lake_assets.lake.names import literal
 
 _NO_ORDER = (
@@ -305,11 +305,11 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
     unknown = ""
     if column.marks and not is_key:
         marks = ", ".join(map(literal, column.marks))
-        unknown = f"{after} IN ({marks})"
+        unknown = is_mark = f"coalesce({after} IN ({marks}), false)"
         if layout.envelope:
-            # Replica identity full: the old row has the value.
-            of_old.append(unknown)
-            unknown = f"{unknown} AND coalesce({before} IN ({marks}), true)"
+            # Replica identity full: the old row has the value. Without its rare parts, this is NULL.
+            of_old.append(rare(is_mark))
+            unknown = f"({is_mark} AND ({before} IS NULL OR {rare(f'{before} IN ({marks})')}))"
     text = f"CASE WHEN {' OR '.join(of_old)} THEN {before} ELSE {after} END" if of_old else after
     if is_key:
         # With a schema, every row has all of its columns.
@@ -317,7 +317,7 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         return replace(_event_column(column, name, text), is_named=named if layout.names else "true")
     absent: list[str] = []
     if unknown:
-        absent.append(f"coalesce({unknown}, false)")
+        absent.append(unknown)
     if layout.names:
         # A missing column does not mean NULL: it was dropped, or the stream leaves it out.
         is_there = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)

@@ -93,14 +93,13 @@ def _postgres(values: Values, is_read: str) -> str:
         f"CASE WHEN size(p_) IN (1, 2) THEN named_struct('p', {text}, 'l', "
         f"{let(f'coalesce(get(p_, 1), {lsn})', 'l_', _lsn('l_'))}) END",
     )
-    other = let(parts, "s_", _place("s_.p", "s_.l", is_read))
+    other = let(parts, "s_", f"CASE WHEN s_.l IS NOT NULL THEN {_place('s_.p', 's_.l', is_read)} END")
     return f"CASE WHEN {usual} THEN {_place(commit, own, is_read)} ELSE {rare(other)} END"
 
 
 def _place(commit: str, own: str, is_read: str) -> str:
-    place = f"CASE WHEN {commit} > {own} THEN {commit} ELSE {own} END"
-    of_read = f"concat({place}, '/', {_ZEROS}, '/', {_ZEROS})"
-    return f"CASE WHEN {is_read} THEN {of_read} ELSE concat({place}, '/', {own}, '/', {commit}) END"
+    rest = f"CASE WHEN {is_read} THEN '{'0' * 20}/{'0' * 20}' ELSE concat({own}, '/', {commit}) END"
+    return f"concat(greatest({commit}, {own}), '/', {rest})"
 
 
 _IS_POSTGRES = f"(length({SEQUENCE}) = 62 AND left({SEQUENCE}, 20) <> {_ZEROS})"

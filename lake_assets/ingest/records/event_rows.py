@@ -109,7 +109,10 @@ def rows_of(
     fixed_columns = [*record, "none", "no_place", *map(quote, fixed)]
     carried = [*fixed_columns, *(f"{part}{i}" for part in "tu" for i, _ in columns), *named]
     texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
-    texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {texts[i]} END" if c.unavailable else texts[i] for i, c in columns]
+    unavailable = [c.unavailable or "" for _, c in columns]
+    if is_usual:
+        texts, unavailable = [*map(usual, texts)], [*map(usual, unavailable)]
+    texts = [f"CASE WHEN NOT ({u}) THEN {t} END" if u else t for u, t in zip(unavailable, texts, strict=True)]
     stage = events.selectExpr(
         *record,
         *(["e"] if (reads_texts := any(c.left_out for _, c in columns)) else []),
@@ -117,7 +120,7 @@ def rows_of(
         f"{(not is_usual and plan.no_place) or 'CAST(NULL AS STRING)'} AS no_place",
         *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
         *(f"{text} AS t{i}" for i, text in enumerate(texts)),
-        *(f"{c.unavailable or 'false'} AS u{i}" for i, c in columns),
+        *(f"{u or 'false'} AS u{i}" for i, u in enumerate(unavailable)),
         *([] if reads_texts else [f"{sql} AS {n}" for n, sql in named.items()]),
     )
     if reads_texts:
@@ -150,6 +153,7 @@ def _is_unusual(plan: EventPlan, keys: Sequence[Sequence[str]]) -> str:
         f"{quote(OP)} IS NULL",
         *([f"{quote(SEQUENCE)} IS NULL"] if plan.no_place else []),
         *(f"t{i} IS NOT NULL AND v{i} IS NULL" for i, c in columns if c.steps),
+        *(f"u{i} IS NULL" for i, c in columns if c.unavailable),
         *(f"{_lacks_key(plan, keys)} AND v{i} IS NULL" for i, c in columns if c.name in plan.key),
     ]
     return f"CASE WHEN {' OR '.join(f'({c})' for c in conditions)} THEN 'unusual' END"

@@ -204,22 +204,22 @@ class _Batch:
             schemas = _schemas(spec, pending, captured_rows) if counts_all and is_small(captured) else None
             if pending.lost and not self.reread_reason:
                 records, is_new = without_absorbed(lake, spec, records), False
+            # For a large batch, planning takes no share of the time, and reading it twice would.
+            is_little = is_small(captured, own_rows)
             if self.is_fresh:
-                parsed = parse(records, spec, {}, schemas_by_source=schemas)
+                parsed = parse(records, spec, {}, schemas_by_source=schemas, is_usual=is_little)
             else:
-                # Only `append_batch` goes on with values in usual notations.
-                is_usual = is_new and self.table is not None and not self.reread_reason and spec.max_rejected is None
                 parsed = _parsed(
-                    lake, spec, records, is_reread=bool(self.reread_reason), schemas=schemas, is_usual=is_usual
+                    lake, spec, records, is_reread=bool(self.reread_reason), schemas=schemas, is_usual=is_little
                 )
             parsed = with_deletes(lake, spec, parsed, is_whole=bool(self.reread_reason))
             if self.reread_reason:
                 assert self.table is not None
                 written = replace_table(lake, spec, self.table, records, parsed, marks, is_fresh=self.is_fresh)
-            elif is_new and may_append(lake, spec, parsed, is_small(captured, own_rows)):
+            elif is_new and may_append(lake, spec, parsed, is_little):
                 written = append_batch(lake, spec, records, parsed, marks, base)
             else:
-                written = merge_batch(lake, spec, records, parsed.complete, marks)
+                written = merge_batch(lake, spec, records, parsed, marks)
             if self.table is None and written.events is not None:
                 # Earlier runs without a table read the same records, perhaps with another declaration: remove their
                 # rejects.
@@ -386,7 +386,7 @@ def _parsed(
 ) -> Parsed:
     table = lake.find(spec.table)
     if table is None or (is_reread and starts_elsewhere(spec, table)):
-        return parse(records, spec, {}, schemas_by_source=schemas)
+        return parse(records, spec, {}, schemas_by_source=schemas, is_usual=is_usual)
     projected = projection(lake, spec.table, spec.rename)
     # With the declared names, so that an event that uses the new name does not count as leaving the column out.
     columns = {spec.rename.get(name, name): kind for name, (kind, _) in projected.items()}

@@ -271,6 +271,8 @@ def _split_and_write(
 ) -> Written:
     """Record the rejects, and then write the good events: in this order, a run killed in between loses nothing.
 
+    A batch with values in rare notations, or with rejects, is read again first (see `Parsed.complete`).
+
     Args:
         lake: the lake.
         spec: the table.
@@ -281,24 +283,26 @@ def _split_and_write(
             to write.
     """
     rows = parsed.rows.persist() if parsed.rows is not None else None
-    sql = kind_sql(spec)
+    found, sql = kind, kind_sql(spec)
     try:
         if rows is not None and sql is not None:
-            had, kind = kind, kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
-            if kind and (had or kind.name.startswith(ORDINALS)):
-                check_one_changelog(rows, sql, kind, spec)
-            rows = with_unplaced(rows, sql, kind) if kind else rows
+            found = kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
+            if found and (kind or found.name.startswith(ORDINALS)):
+                check_one_changelog(rows, sql, found, spec)
+            rows = with_unplaced(rows, sql, found) if found else rows
         stats = batch_stats(rows, parsed)
+        if stats and stats["bad"] and parsed.read_completely:
+            return _split_and_write(lake, spec, records, parsed.complete, kind, write)
         bad: list[Row] = []
         if (stats and stats["bad"]) or parsed.refused is not None:
             bad = record_rejects(lake, spec, rows, parsed, records)
         changes = None
-        _record_kind(lake, spec, kind)
+        _record_kind(lake, spec, found)
         if rows is not None and stats is not None:
             changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats)
         if stats is None or changes is None:
             return Written(None, records_in(bad), tuple(bad))
-        _record_kind(lake, spec, kind)  # the table may just have been created
+        _record_kind(lake, spec, found)  # the table may just have been created
         return _written(stats["events"] - stats["bad"], bad, changes, stats.asDict(), parsed)
     finally:
         if parsed.rows is not None:
