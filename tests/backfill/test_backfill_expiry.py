@@ -63,6 +63,7 @@ def expire_tags(people: People) -> None:
             people.sql(f"ALTER TABLE {table} DROP TAG `{name}`")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_expiry_takes_neither_publishing_nor_undoing_from_a_backfill(lake: Lake, count: int) -> None:
     people, _ = damaged(lake)

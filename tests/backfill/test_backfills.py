@@ -180,6 +180,7 @@ def test_a_range_of_events_becomes_the_keys_that_they_touch(history: History) ->
     damages.check()
 
 
+@pytest.mark.long  # as a backfill that is killed at any point
 def test_partitions_are_redone_in_pieces_and_a_killed_backfill_continues_with_the_next(lake: Lake) -> None:
     by_city = {**CITIES, "partitions": "city"}
     people = People(lake, by_city, partitions="city")
@@ -345,6 +346,7 @@ def test_an_undo_that_is_killed_at_any_point_is_completed(history: History, ever
     assert [r.state for r in Records(lake).all()] == ["undone", "published"]
 
 
+@pytest.mark.long
 def test_an_undo_without_new_changes_gives_way_to_a_micro_batch_and_is_repeated(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +395,7 @@ def test_a_discard_that_is_killed_can_only_be_completed(history: History, everyw
     damages.check()
 
 
+@pytest.mark.long
 def test_what_another_process_publishes_is_neither_settled_nor_discarded(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +419,7 @@ def test_what_another_process_publishes_is_neither_settled_nor_discarded(
     people.check()
 
 
+@pytest.mark.long
 def test_an_undone_undo_is_in_effect_again_for_whoever_undoes_more(history: History) -> None:
     people, damages = history
     lake = people.lake
@@ -434,6 +438,7 @@ def test_an_undone_undo_is_in_effect_again_for_whoever_undoes_more(history: Hist
     damages.check()
 
 
+@pytest.mark.long  # as a kill at any point
 def test_an_interrupt_right_after_the_commit_loses_no_file(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     people, _ = history
     lake = people.lake
@@ -481,6 +486,7 @@ def test_a_table_that_changed_otherwise_than_by_micro_batches_makes_a_backfill_s
     }
 
 
+@pytest.mark.long
 def test_a_backfill_that_another_one_built_on_is_not_undone(history: History) -> None:
     people, damages = history
     lake = people.lake
@@ -557,6 +563,7 @@ def test_a_selection_that_fits_no_row_says_what_would(
         begin(few_people, table, Selection(**selection))
 
 
+@pytest.mark.long
 def test_publishing_gives_way_to_micro_batches_that_keep_coming(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -599,6 +606,7 @@ def test_other_pipelines_do_not_continue_a_backfill(history: History) -> None:
         Backfill.load(lake, other, backfill.record.id)
 
 
+@pytest.mark.long  # as a changed query
 def test_a_changed_declaration_of_a_final_table_is_not_undone(lake: Lake) -> None:
     people = People(lake, CITIES, deletes="ignore")
     people.land(40)
@@ -611,6 +619,7 @@ def test_a_changed_declaration_of_a_final_table_is_not_undone(lake: Lake) -> Non
     people.check()
 
 
+@pytest.mark.long
 def test_an_undo_finds_the_watermark_also_if_upkeep_came_after_it(lake: Lake) -> None:
     people, damages = damaged(lake)
     backfill = begin(people)
@@ -626,6 +635,7 @@ def test_an_undo_finds_the_watermark_also_if_upkeep_came_after_it(lake: Lake) ->
     damages.check()
 
 
+@pytest.mark.long
 def test_a_discarded_backfill_leaves_no_tag(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     people, _ = damaged(lake)
     backfill = begin(people, publish="manual")

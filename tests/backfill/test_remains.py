@@ -89,6 +89,7 @@ def test_a_backfill_that_was_killed_while_it_was_built_is_the_users_to_decide(pe
     assert found(people) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_committed", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_interrupted_publication_is_settled(
     people: People, is_committed: bool, monkeypatch: pytest.MonkeyPatch
@@ -153,6 +154,7 @@ def test_branches_of_dead_processes_are_dropped_and_those_of_users_stay(people: 
     assert "mine" in people.lake.table("final.people").metadata.refs
 
 
+@pytest.mark.long
 def test_a_source_that_was_rolled_back_is_taken_back_by_the_next_run(people: People) -> None:
     before = people.lake.table("final.people").metadata.current_snapshot_id
     people.land(5)
@@ -207,6 +209,7 @@ def test_the_command_says_what_it_would_do_and_does_it(
         damaged(people)
 
 
+@pytest.mark.long
 def test_an_error_of_one_thing_leaves_the_others_repaired(
     people: People, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,6 +230,7 @@ def test_an_error_of_one_thing_leaves_the_others_repaired(
     assert list(found(people)) == [backfill.record.id]
 
 
+@pytest.mark.long
 def test_what_a_backfill_published_stays_after_it_is_undone_and_repaired(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def make(lake: Lake, name: str, seed: int, version: int) -> list[tuple[int, Rows
     return history
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "version"), [pytest.param(1, 2, marks=pytest.mark.long), (2, 3)])
 def test_sql_over_a_view_gives_the_changes_of_every_window(lake: Lake, namespace: str, seed: int, version: int) -> None:
     spark, name = lake.spark(), f"{namespace}.t"

@@ -141,6 +141,7 @@ def test_a_killed_capture_leaves_no_vectors(lake: Lake, namespace: str, monkeypa
     capture.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_positions_of_older_formats_and_rollbacks_are_compared(lake: Lake, namespace: str, every: int) -> None:
     table = f"{namespace}.t"

@@ -31,6 +31,7 @@ def assert_minimal(lake: Lake, table: str, start: int | None, end: int | None) -
         assert set(bag(capture.keys(spark, capture.columns[:1]).collect())) == keys
 
 
+@pytest.mark.long  # as updates to the same value
 @pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.long), "merge-on-read"])
 def test_overwritten_rows_with_equal_values_are_no_changes(
     lake: Lake, namespace: str, dynamic: None, mode: str
@@ -79,6 +80,7 @@ def test_updates_to_the_same_value_are_no_changes(lake: Lake, namespace: str, mo
             assert changes(capture.feed(lake.spark())) == (bag([(7, 1, "7")]), bag([(7, 1, "x")]))
 
 
+@pytest.mark.long
 def test_rows_are_identified_without_column_metrics(lake: Lake, namespace: str) -> None:
     """The reserved columns of row lineage have no counts either, though all columns of the table may have."""
     t = History(lake, f"{namespace}.t", 3, "copy-on-write")
@@ -113,6 +115,7 @@ def test_a_compaction_that_gives_new_row_ids_changes_nothing(
         assert_minimal(lake, t.table, start, end)
 
 
+@pytest.mark.long  # as a compaction that gives new ones
 def test_a_merge_on_read_commit_that_gives_new_row_ids(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 3, "merge-on-read")
     a = t.sql(ROWS)
@@ -123,6 +126,7 @@ def test_a_merge_on_read_commit_that_gives_new_row_ids(lake: Lake, namespace: st
     t.exact((a, c))
 
 
+@pytest.mark.long
 def test_v2_files_rewritten_after_an_upgrade(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 2, "merge-on-read")
     a = t.sql(ROWS)
@@ -169,6 +173,7 @@ def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str,
     assert_minimal(lake, t.table, c, d)
 
 
+@pytest.mark.long
 def test_deletion_vectors_that_a_new_commit_removes(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 3, "merge-on-read")
     a = t.sql(ROWS, "DELETE FROM {t} WHERE id IN (1, 2)")

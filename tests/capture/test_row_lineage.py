@@ -85,6 +85,7 @@ def test_an_update_is_a_pair(lake: Lake, namespace: str) -> None:
     assert rows == {("update_before", 3, "3"), ("update_after", 3, "merged"), ("insert", 100, "new")}
 
 
+@pytest.mark.long  # as the windows of a history
 @pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.long), "merge-on-read"])
 def test_a_rollback_is_undone(lake: Lake, namespace: str, mode: str) -> None:
     table = make(lake, f"{namespace}.t", mode)

@@ -47,6 +47,7 @@ ROWS = "INSERT INTO {t} SELECT CAST(id AS INT), CAST(id % 3 AS INT), CAST(id AS 
 BY_GROUP = "PARTITIONED BY (g)"
 
 
+@pytest.mark.long
 @every_kind
 def test_overwrite_static_and_dynamic(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode, more=BY_GROUP)
@@ -74,6 +75,7 @@ def test_whole_files_and_partitions_deleted(lake: Lake, namespace: str, version:
     t.exact((a, b), (b, c), (None, c))
 
 
+@pytest.mark.long
 @every_kind
 def test_set_current_snapshot(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode)
@@ -86,6 +88,7 @@ def test_set_current_snapshot(lake: Lake, namespace: str, version: int, mode: st
     t.exact((c, b))
 
 
+@pytest.mark.long
 @every_kind
 def test_cherry_pick_and_branch_publish(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode)
@@ -129,6 +132,7 @@ def test_tags_and_times_name_snapshots(lake: Lake, namespace: str, version: int,
     assert lake.capture(t.table, str(a)).window == capture.window
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "upgrade", [pytest.param(False, marks=pytest.mark.long), True], ids=["v1", "v1 upgraded to v2"]
 )
@@ -188,6 +192,7 @@ def test_equality_deletes_under_a_spec_of_void_transforms_are_global(lake: Lake,
     t.exact((a, b))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pytest.param("FLOAT", marks=pytest.mark.long), "DOUBLE"])
 def test_deletes_by_partition_reach_nan_and_negative_zero(lake: Lake, namespace: str, kind: str) -> None:
     t = History(lake, f"{namespace}.t", 2, "merge-on-read", columns=f"id INT, x {kind}", more="PARTITIONED BY (x)")
@@ -318,6 +323,7 @@ def test_rows_have_the_schema_of_the_end(lake: Lake, namespace: str, version: in
     t.exact((a, b))
 
 
+@pytest.mark.long
 @every_kind
 @pytest.mark.parametrize(
     "partitioned", [pytest.param("", marks=pytest.mark.long), "PARTITIONED BY (n)"], ids=["whole", "partitioned"]
@@ -403,6 +409,7 @@ def test_every_type(lake: Lake, namespace: str, version: int, mode: str) -> None
     t.exact((None, a), (a, b), (b, c), (a, d), (c, d))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["orc", pytest.param("avro", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("version", "mode"),

@@ -53,6 +53,7 @@ def hostile(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return plain_lake
 
 
+@pytest.mark.long
 def test_commands_show_hostile_names_and_records_as_text(hostile: Lake, call: Call, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": DECLARED}))

@@ -200,6 +200,7 @@ def test_a_folder_that_nothing_arrives_in_is_named_with_its_path(plain: Lake, tm
     assert why() == f"the folder {tmp_path}/gone does not exist yet"
 
 
+@pytest.mark.long  # as any failure
 def test_an_audit_and_a_schema_conflict_are_told_until_the_declaration_settles_them(
     lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

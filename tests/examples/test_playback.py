@@ -12,6 +12,7 @@ from lake_assets.pipeline.verification import verify
 from tests.models.test_python_models import rows_in, run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("days", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_each_form_of_the_job_equals_the_events_after_each_day(lake: Lake, days: int) -> None:
     arrivals, p = list(islice(playback.days(60), days)), Pipeline.load(playback.PIPELINE)

@@ -57,6 +57,7 @@ def keyed(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any]
     return json.dumps({"key": {"id": (after or before or {})["id"]}, "value": json.loads(value)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("records", ["keyed", pytest.param("keyless", marks=pytest.mark.long)])
 def test_another_declared_key_parts_all_updates_anew(lake: Lake, records: str) -> None:
     def write(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:

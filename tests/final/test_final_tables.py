@@ -265,6 +265,7 @@ def test_repeated_inserts_beside_a_new_column_are_known(lake: Lake) -> None:
     assert rows_of(feed.rows("final.t"), ["k", "more"]) == Counter({(1, None): 1, (2, None): 1, (3, 5): 1})
 
 
+@pytest.mark.long
 def test_a_table_that_is_declared_otherwise_is_made_again_from_staging(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     events = [write(10, "c", 1), write(20, "u", 1, 5), write(30, "c", 2), write(40, "d", 2)]
@@ -312,6 +313,7 @@ def test_columns_are_checked_before_anything_runs(lake: Lake) -> None:
         assert not lake.exists("final.t")
 
 
+@pytest.mark.long
 def test_partitions_order_and_columns_that_are_declared_otherwise(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     events = [write(10, "c", 1), write(20, "u", 1, 5), write(30, "c", 2, 7)]

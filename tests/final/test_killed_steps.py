@@ -272,6 +272,7 @@ def _with_wait(rows: DataFrame, slow: Any) -> DataFrame:
     return rows.coalesce(1).where(slow(F.lit(1)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["hard", pytest.param("versions", marks=pytest.mark.long)])
 def test_what_another_writer_does_during_a_merge_is_kept_and_the_step_done_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str

@@ -65,6 +65,7 @@ def test_only_touched_partitions_are_rewritten_and_a_moved_row_leaves_its_old_on
     assert feed.pipeline.pending(lake) == []
 
 
+@pytest.mark.long
 def test_many_partitions_and_files_of_other_ones_are_merged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed(lake, DECLARED)
     events = [event(n * 10, "c", n, f"{n}", n) for n in range(4)]
@@ -87,6 +88,7 @@ def test_many_partitions_and_files_of_other_ones_are_merged(lake: Lake, monkeypa
     assert rows_of(feed.rows("final.t"), NAMES) == final_rows(events, NAMES)
 
 
+@pytest.mark.long
 def test_another_writer_is_noticed_and_the_step_done_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed(lake, DECLARED)
     events = [event(n * 10, "c", n, city, n) for n, city in enumerate("ABC")]

@@ -135,6 +135,7 @@ def test_equal_rows_of_one_snapshot_count_however_it_is_cut_into_files(lake: Lak
     assert "several batches" not in str(outcomes["final.items"].details)
 
 
+@pytest.mark.long
 def test_a_statement_that_goes_on_with_equal_rows_may_be_repeated_and_the_table_says_so(lake: Lake) -> None:
     """Restarted in the middle of a COPY, a connector sends its last rows again: they look like further rows."""
     stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "key": "*"}])
@@ -176,6 +177,7 @@ def test_rows_that_differ_in_microseconds_or_the_era_are_not_copies(spark_lake: 
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.long
 def test_an_update_of_one_of_two_equal_rows_names_the_declaration_that_works(lake: Lake) -> None:
     """With REPLICA IDENTITY FULL and duplicates, no columns are a key."""
     row, changed = {"n": 1, "name": "a"}, {"n": 2, "name": "a"}

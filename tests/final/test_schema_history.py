@@ -189,6 +189,7 @@ def write(at: int, op: Any, k: int, n: int) -> Event:
     return Event(T, op, (at, at + 1), {"h": 1, "k": k, "n": n, "name": "a", "gone": 0}, time=START + at)
 
 
+@pytest.mark.long
 def test_a_model_follows_a_table_that_is_made_again_with_other_columns(lake: Lake) -> None:
     query = "SELECT n, count(*) AS c, sum(k) AS s FROM final.t GROUP BY n"
     models = [{"name": "agg.m", "sql": query}]
@@ -213,6 +214,7 @@ def test_a_model_follows_a_table_that_is_made_again_with_other_columns(lake: Lak
     assert rows_of(feed.rows("agg.m")) == before
 
 
+@pytest.mark.long
 def test_whole_rows_after_a_dropped_column(lake: Lake) -> None:
     """Earlier rows are not recognized and remain; later rows are exact."""
     stream = Stream(lake, tables=[{"table": ITEMS, "key": "*", "types": {"n": "int", "name": "string"}}])

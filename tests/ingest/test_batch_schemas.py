@@ -114,6 +114,7 @@ def test_a_table_reads_its_records_as_if_it_had_looked_at_them_alone(spark_lake:
         assert alone.key == shared.key
 
 
+@pytest.mark.long
 def test_the_tables_of_a_stream_look_at_a_small_landing_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 

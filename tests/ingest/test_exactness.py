@@ -90,6 +90,7 @@ def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter
     assert table_status(lake, TableId.parse("final.t")).not_exact == reasons_of(lake, TableId.parse("agg.m")) == []
 
 
+@pytest.mark.long  # as a dropped column
 def test_a_rename_that_was_none_is_dismissed_as_the_message_says(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     first, second = Table({"id": BIGINT, "name": TEXT}), Table({"id": BIGINT, "title": TEXT})
@@ -119,6 +120,7 @@ def test_rejected_records_are_said_until_they_are_read(lake: Lake) -> None:
     assert reasons_of(lake, FINAL) == []
 
 
+@pytest.mark.long
 def test_a_generated_column_of_the_snapshot_and_saturated_intervals_are_said(lake: Lake) -> None:
     """`gen` is stored and generated, so pgoutput leaves it out; `old` is dropped after the first change."""
     feed = Feed(lake, "public.t", models=[])

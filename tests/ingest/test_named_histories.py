@@ -147,6 +147,7 @@ def test_a_source_that_was_dropped_and_made_again_is_noticed(feed: Feed, log: Lo
     assert final(feed) == Counter({(1, None, None): 1})
 
 
+@pytest.mark.long
 def test_a_source_that_was_dropped_and_made_again_is_followed_where_that_is_declared(lake: Lake, log: Log) -> None:
     feed = Feed(lake, {"table": "public.t", "on_replaced": "rebuild"})
     feed.deliver([log("c", id=1), log("c", id=2)])
@@ -190,6 +191,7 @@ def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: L
 # --- bad input --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # as each kind of bad record in test_rejects
 @pytest.mark.parametrize(
     ("column", "harm", "message"),
     [
@@ -366,6 +368,7 @@ def test_columns_are_added_widened_and_rescaled(feed: Feed, log: Log, step: str)
     assert (1, 7, Decimal("1.25"), "y") in final(feed, ["id", "n", "price", "extra"])
 
 
+@pytest.mark.long
 def test_a_rescaled_column_of_late_events_is_read_from_its_earlier_type(feed: Feed, log: Log) -> None:
     log.table = Table({"id": BIGINT, "price": decimal(6, 2)})
     first = [log("c", id=1, price="1.50"), log("c", id=2, price="2.50")]
@@ -377,6 +380,7 @@ def test_a_rescaled_column_of_late_events_is_read_from_its_earlier_type(feed: Fe
     assert set(final(feed, ["id", "price"])) == {(1, Decimal("1.2345")), (2, Decimal("2.5"))}
 
 
+@pytest.mark.long
 def test_a_table_whose_values_are_converted_keeps_its_partitions_and_order(lake: Lake, log: Log) -> None:
     feed = Feed(lake, {"table": "public.t", "partition_by": "bucket(2, id)", "sort_by": "price"})
     log.table = Table({"id": BIGINT, "price": decimal(6, 2)})
@@ -416,6 +420,7 @@ def test_a_key_column_may_be_renamed(lake: Lake, log: Log) -> None:
     assert {o.status for o in feed.run().values()} == {"nothing"}
 
 
+@pytest.mark.long
 def test_what_was_left_out_under_a_former_name_is_still_left_out(lake: Lake, log: Log) -> None:
     feed = Feed(lake, "public.t")
     late = log("u", id=1, n=0, name="older")
@@ -445,6 +450,7 @@ def test_hostile_names_are_names(lake: Lake) -> None:
     assert found.asDict() == {"id": 1, **row, "e€": 5}
 
 
+@pytest.mark.long
 def test_texts_that_look_like_variables_are_keys_and_values_as_others_are(lake: Lake) -> None:
     texts = ("${env:HOME}", "${spark.app.name}", "${system:user.name}", "${nothing}", "a\\${env:HOME}", ":k0")
     log = Log(Table({"k": TEXT, "n": BIGINT}, key=("k",), name="public.t"))
@@ -498,6 +504,7 @@ def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None, ev
     assert found == {name: [2] * len(keys) for name, _, keys in [*chosen, ("pair", {}, KEYS[0][2])]}
 
 
+@pytest.mark.long
 def test_infinite_moments_are_keys_too(lake: Lake) -> None:
     feed, log = (
         Feed(lake, "public.t"),

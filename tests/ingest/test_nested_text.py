@@ -148,6 +148,7 @@ def final_rows(lake: Lake, table: str) -> list[tuple[int, str, str]]:
     return sorted((int(r["id"]), str(r["n"]), r["s"]) for r in rows)
 
 
+@pytest.mark.long
 def test_such_records_arrive_beside_others_from_files_and_tables(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [t for form, t in FORMS.items() if "flattened" not in form]
     records = [unique(t, n) for n, t in enumerate([*texts, wrapped('{"id": 1}', ENVELOPE)])]

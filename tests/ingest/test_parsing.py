@@ -124,6 +124,7 @@ def test_records_with_two_types_of_a_column_are_parsed_once_per_type(spark_lake:
     assert found == {0: (0, None), 1: (None, "x1"), 2: (2, None), 3: (None, "x3")}
 
 
+@pytest.mark.long
 def test_reading_a_transaction_takes_time_in_proportion_to_its_changes(spark_lake: Lake) -> None:
     def seconds(changes: int) -> float:
         records = raw_rows(spark_lake, "wal2json-v1", [two_types(changes)], source_table="*")

@@ -79,6 +79,7 @@ def test_a_reject_names_every_value_that_does_not_fit(spark_lake: Lake) -> None:
     assert row[BAD] == "at does not fit date: z; n does not fit int: x"
 
 
+@pytest.mark.long
 def test_bytes_among_texts_are_kept_as_the_error_proposes_and_a_declared_type_is_taken_back(lake: Lake) -> None:
     text, binary = (Table({"id": BIGINT, "c": kind}, name=ITEMS) for kind in (TEXT, BYTES))
     stream = Stream(lake)
@@ -141,6 +142,7 @@ def test_the_key_and_the_decimal_that_errors_of_wal2json_1_propose_are_exact(lak
     assert {r["id"]: str(r["price"]) for r in stream.rows("final.items")} == {1: "2.250", 3: "7.125"}
 
 
+@pytest.mark.long
 def test_a_default_is_filled_as_the_notice_says(lake: Lake) -> None:
     first = Table({"id": BIGINT}, name=ITEMS)
     second = first.with_columns(flag={**INT, "default": 7})

@@ -114,6 +114,7 @@ def test_each_kind_of_bad_record_is_put_down_and_the_good_ones_go_on(lake: Lake)
     assert {o.status for o in stream.run().values()} == {"nothing"}
 
 
+@pytest.mark.long  # as values of another type
 def test_a_newer_event_heals_a_row_and_the_rejected_one_stays_in_the_list(lake: Lake) -> None:
     stream = Stream(lake, **TYPED)
     outcomes = stream.run(change("insert", 1, id=1, n="many"))
@@ -125,6 +126,7 @@ def test_a_newer_event_heals_a_row_and_the_rejected_one_stays_in_the_list(lake: 
     assert len(stream.rejected()) == 1
 
 
+@pytest.mark.long
 def test_a_first_record_that_a_later_declaration_reads_is_rejected_no_longer(lake: Lake) -> None:
     """Without a staging table there is nothing to make again: it is made of all records, whatever they were before."""
     stream = Stream(lake, **TYPED)
@@ -137,6 +139,7 @@ def test_a_first_record_that_a_later_declaration_reads_is_rejected_no_longer(lak
     assert [r[0] for r in stream.rejected()] == [1]
 
 
+@pytest.mark.long
 def test_a_limited_batch_without_a_readable_event_does_not_hold_up_those_after_it(lake: Lake) -> None:
     stream = Stream(lake, **TYPED, max_rows=1)
     for n, value in enumerate(("1.5", "x", "y", "4", "5"), 1):
@@ -147,6 +150,7 @@ def test_a_limited_batch_without_a_readable_event_does_not_hold_up_those_after_i
     assert {o.status for o in stream.run().values()} == {"nothing"}
 
 
+@pytest.mark.long
 def test_a_batch_of_inserts_keeps_the_key_that_updates_have_said(lake: Lake) -> None:
     """Old keys come with updates and deletes only."""
     stream = Stream(lake, format="simplified")
@@ -156,6 +160,7 @@ def test_a_batch_of_inserts_keeps_the_key_that_updates_have_said(lake: Lake) -> 
     assert sorted((r["id"], r["n"]) for r in stream.rows("final.items")) == [("1", "2"), ("2", "4"), ("3", "5")]
 
 
+@pytest.mark.long
 def test_a_rename_that_is_declared_while_events_leave_values_out(lake: Lake) -> None:
     """Of a format whose updates name only what they hold."""
     stream = Stream(lake, format="wal2json-v2")
@@ -168,6 +173,7 @@ def test_a_rename_that_is_declared_while_events_leave_values_out(lake: Lake) -> 
     assert "note" not in stream.rows("staging.items")[0]
 
 
+@pytest.mark.long
 def test_a_key_that_is_said_later_makes_the_final_table_anew(lake: Lake) -> None:
     stream = Stream(lake, format="simplified")
     stream.run(change("insert", 1, id=1, n=1), change("insert", 2, id=2, n=2), change("insert", 1, id=1, n=1))
@@ -179,6 +185,7 @@ def test_a_key_that_is_said_later_makes_the_final_table_anew(lake: Lake) -> None
     assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [("2", "3")]
 
 
+@pytest.mark.long
 def test_a_table_is_made_of_its_first_event_not_of_a_record_that_may_be_about_any(lake: Lake) -> None:
     """A wal2json transaction holds the changes of several tables, of this one perhaps none."""
 
@@ -220,6 +227,7 @@ def test_after_a_fix_of_the_declaration_they_are_read_again_in_their_old_place(l
     assert {t: lake.table(t).metadata.current_snapshot_id for t in before} == before
 
 
+@pytest.mark.long  # as records that a fixed declaration reads
 @pytest.mark.parametrize(
     "declared",
     [
@@ -244,6 +252,7 @@ def test_a_replay_after_another_declaration_reads_all_records_by_it(lake: Lake, 
     assert stream.rejected() == []
 
 
+@pytest.mark.long
 def test_a_replay_before_the_first_event_could_be_read_makes_the_table(lake: Lake) -> None:
     stream = Stream(lake, **TYPED)
     stream.run(change("insert", 1, id=1, n="1.5"), change("insert", 2, id=2, n="x"))
@@ -325,6 +334,7 @@ def test_more_rejects_than_declared_stop_the_table_alone(lake: Lake, limit: str,
     assert stream.rejected() == []
 
 
+@pytest.mark.long  # as records that a fixed declaration reads
 def test_a_replay_takes_in_what_can_be_read_beside_what_cannot(lake: Lake) -> None:
     """The limit is one for the records of a batch, of which a replay reads the rejected ones alone."""
     stream = Stream(lake, **TYPED, max_rejected="50%")
@@ -372,6 +382,7 @@ def test_a_run_that_is_killed_anywhere_is_made_good_by_the_next(
     assert len(stream.rows("staging.items")) == 2
 
 
+@pytest.mark.long  # as each kind of bad record
 def test_one_schema_that_nobody_can_read_is_rejected_and_the_rest_is_read(lake: Lake) -> None:
     """A key that the row does not have: a plan for records with this schema cannot be made."""
     stream = Stream(lake)
@@ -386,6 +397,7 @@ def test_one_schema_that_nobody_can_read_is_rejected_and_the_rest_is_read(lake: 
     assert len(stream.rows("staging.items")) == expected
 
 
+@pytest.mark.long  # as each kind of bad record
 def test_a_record_with_two_names_that_differ_in_case_only_is_rejected_and_the_rest_is_read(lake: Lake) -> None:
     stream = Stream(lake, format="simplified", tables=[{"table": ITEMS, "key": "id"}])
     stream.run(

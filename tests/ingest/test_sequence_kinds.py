@@ -102,6 +102,7 @@ def test_numbers_among_moments_are_rejected_until_another_order_is_declared(lake
     assert held(stream) == [(1, 9), (7, 0)]
 
 
+@pytest.mark.long
 def test_a_table_from_before_is_made_again_in_the_right_order(lake: Lake) -> None:
     """Staging holds texts as they came; the final table was made of them, and of no kind is anything recorded."""
     stream = Stream(lake, format="simplified", tables=[KEYED])

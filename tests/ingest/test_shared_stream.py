@@ -143,6 +143,7 @@ def test_a_table_whose_first_event_comes_late_is_made_of_it(lake: Lake) -> None:
     assert [r["id"] for r in feed.rows("final.c").collect()] == [3]
 
 
+@pytest.mark.long
 def test_compaction_and_landings_without_counts_are_no_loss(lake: Lake) -> None:
     feed = Feed(lake)
     feed.deliver([Event(t, "c", (1, 1), {"id": 1}) for t in (A, B)])

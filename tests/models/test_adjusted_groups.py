@@ -49,6 +49,7 @@ def filled(lake: Lake) -> World:
     return world
 
 
+@pytest.mark.long
 def test_groups_are_adjusted_without_being_looked_up(lake: Lake, adjusted: list[str]) -> None:
     world = filled(lake)
     world.run(*MODELS)
@@ -65,6 +66,7 @@ def test_groups_are_adjusted_without_being_looked_up(lake: Lake, adjusted: list[
     assert adjusted == ["done"] * 5
 
 
+@pytest.mark.long
 def test_a_group_in_doubt_is_recomputed(lake: Lake, adjusted: list[str]) -> None:
     world = filled(lake)
     world.sql("UPDATE final.u SET v = NULL WHERE k = 3")

@@ -179,6 +179,7 @@ def measured_frames(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return frames
 
 
+@pytest.mark.long
 def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(lake, "u (id BIGINT, seen INT, v INT, s STRING)")
     world.sql("INSERT INTO final.u SELECT id, 0, id, if(id % 2 = 0, '{x}', 'y') FROM range(200)")

@@ -100,6 +100,7 @@ def test_a_column_that_is_dropped_and_added_again_is_another_one(lake: Lake) -> 
     assert lake.spark().table("agg.m").where("g = 'y'").count() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sql",
     [
@@ -137,7 +138,7 @@ def test_a_window_of_qualify_over_a_column_that_is_named_as_an_output(lake: Lake
     proof.run(spark=False)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_queries_mean_what_spark_makes_of_their_text(lake: Lake, every: int) -> None:
     # DuckDB has other names for some of these functions: Spark's own result for the original text decides.
     named = {f"agg.{name}": Query(sql, (), not_duckdb="another dialect") for name, sql in [*MEANT.items()][::every]}
@@ -208,6 +209,7 @@ def test_nan_is_greater_than_numbers_whatever_file_it_is_in(lake: Lake, sql: str
     assert verify_all(lake, proof) == [True]
 
 
+@pytest.mark.long
 def test_a_sum_that_overflows_is_told_without_the_stack_of_java_and_is_right_again_later(lake: Lake) -> None:
     queries = {
         "agg.d": Query("SELECT g, sum(d) AS s, count(*) AS n FROM final.d GROUP BY g", ()),

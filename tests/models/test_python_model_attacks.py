@@ -55,6 +55,7 @@ def refusal(lake: Lake, declared: PythonModel) -> str:
 # --- values --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", ["replace-keys", pytest.param("replace-ranges", marks=pytest.mark.long)])
 def test_two_rows_of_one_key_are_refused_and_nothing_is_written(lake: Lake, write: Any) -> None:
     make(lake, "a INT, d DOUBLE, copies INT", "(1, 10, 1)", "(1, 20, 1)", "(2, 10, 1)")

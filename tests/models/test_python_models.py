@@ -56,7 +56,7 @@ def follow(lake: Lake, seed: int, mode: str, batches: int) -> None:
     assert all(verify(lake, spec).equal for spec in p.specs(lake) if spec.table.name != "log")
 
 
-@pytest.mark.parametrize("batches", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("batches", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_tables_equal_their_functions_over_everything_after_each_batch(lake: Lake, batches: int) -> None:
     follow(lake, 7, "copy-on-write", batches)
 
@@ -70,6 +70,7 @@ def test_tables_equal_their_functions_over_everything_in_many_histories(lake: La
 # --- kills and races ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # as killed steps of tables
 def test_a_step_that_is_killed_anywhere_is_done_once(lake: Lake, points: Points) -> None:
     history, p = History(lake, 3, "merge-on-read"), pipeline(log, enriched, daily, days, plays, total)
     history.arrive()
@@ -257,6 +258,7 @@ def test_errors_of_a_function_name_its_place(lake: Lake) -> None:
     assert "`key` names id; the rows of its function have seconds" in str(outcome.error)
 
 
+@pytest.mark.long
 def test_a_table_can_be_read_in_several_ways(lake: Lake) -> None:
     history = History(lake, 12, "merge-on-read")
     history.arrive()
@@ -282,6 +284,7 @@ def test_a_table_can_be_read_in_several_ways(lake: Lake) -> None:
     assert run(lake, p)["agg.pairs"].strategy in ("replace-keys", "none")
 
 
+@pytest.mark.long
 def test_values_that_cannot_be_compared_are_replaced_too(lake: Lake) -> None:
     history = History(lake, 13, "merge-on-read")
 

@@ -91,6 +91,7 @@ def test_few_affected_rows_are_joined_with_their_frames(
     assert (" JOIN " in frames.evaluated("numbered", rows, affected)) == is_joined
 
 
+@pytest.mark.long  # as two changes
 def test_one_new_row_changes_the_rows_that_its_frames_reach(lake: Lake) -> None:
     world = World(lake, f"t ({', '.join(f'{n} {t}' for n, t in SCHEMA.items())})")
     model = {"name": "agg.m", "sql": f"SELECT g, o, {FRAMES[0][0]} AS total FROM staging.t"}
@@ -106,7 +107,7 @@ def test_one_new_row_changes_the_rows_that_its_frames_reach(lake: Lake) -> None:
     assert world.run(KEYED, model)["agg.m"].changed == 0
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_they_equal_their_query_after_two_changes(lake: Lake, every: int) -> None:
     prove(lake, random.Random(3), 2, models()[::every])
 

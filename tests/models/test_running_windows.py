@@ -76,6 +76,7 @@ def test_rows_need_a_key() -> None:
     assert running(RUNNING[3], "(SELECT *, explode(array(1, 2)) AS e FROM final.t)") is None
 
 
+@pytest.mark.long  # as two changes
 def test_a_late_row_changes_the_rows_after_it(lake: Lake) -> None:
     world = World(lake, f"t ({', '.join(f'{n} {t}' for n, t in SCHEMA.items())})")
     model = {"name": "agg.m", "sql": f"SELECT g, o, {RUNNING[0]} AS total FROM staging.t"}
@@ -93,6 +94,7 @@ def test_a_late_row_changes_the_rows_after_it(lake: Lake) -> None:
     assert world.run(KEYED, model)["agg.m"].changed == 0
 
 
+@pytest.mark.long
 def test_a_second_row_of_a_key_from_somebody_else_is_noticed(lake: Lake) -> None:
     world = World(lake, "a (id BIGINT, k INT, v INT)")
     world.sql("INSERT INTO final.a SELECT id, id % 4, id FROM range(20)")
@@ -117,7 +119,7 @@ def test_a_second_row_of_a_key_from_somebody_else_is_noticed(lake: Lake) -> None
             assert world.rows(model["name"]) == rows_of(lake.spark().sql(model["sql"])), change
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_they_equal_their_query_after_two_changes(lake: Lake, every: int) -> None:
     prove(lake, random.Random(5), 2, MODELS[::every])
 

@@ -83,6 +83,7 @@ def test_a_change_that_several_models_read_is_computed_once(lake: Lake, reads: C
     assert views(lake.spark()) == []
 
 
+@pytest.mark.long
 def test_a_change_in_other_columns_concerns_only_the_models_that_read_them(lake: Lake, reads: Counter[str]) -> None:
     pipeline = declared(lake)
     run(lake, pipeline)
@@ -92,6 +93,7 @@ def test_a_change_in_other_columns_concerns_only_the_models_that_read_them(lake:
     assert {t for t, s in strategies.items() if s != "none"} == {"agg.greatest"}
 
 
+@pytest.mark.long
 def test_signs_of_zero_and_nan_are_changes_and_equal_numbers_are_none(lake: Lake) -> None:
     pipeline = declared(
         lake, low="SELECT id, x FROM raw.a", high="SELECT city, max(x) AS m, min(x) AS l FROM raw.a GROUP BY city"
@@ -112,6 +114,7 @@ def test_signs_of_zero_and_nan_are_changes_and_equal_numbers_are_none(lake: Lake
     assert set(run(lake, pipeline, same).values()) == {"none"}
 
 
+@pytest.mark.long
 def test_models_that_have_absorbed_different_snapshots_read_their_own_changes(lake: Lake, reads: Counter[str]) -> None:
     pipeline = declared(lake)
     run(lake, pipeline)
@@ -122,6 +125,7 @@ def test_models_that_have_absorbed_different_snapshots_read_their_own_changes(la
     assert reads["raw.a"] == 2
 
 
+@pytest.mark.long
 def test_a_column_that_is_renamed_and_widened_is_shared_under_its_new_name(lake: Lake) -> None:
     pipeline = declared(lake)
     run(lake, pipeline, "UPDATE lake.raw.a SET y = 7 WHERE id = 1")

@@ -37,6 +37,7 @@ def world_with_rows(lake: Lake, sales: int) -> World:
     return world
 
 
+@pytest.mark.long
 def test_a_small_dimension_is_computed_in_full_and_its_readers_by_what_changed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_small_dimension_is_computed_in_full_and_its_readers_by_what_changed(
     assert [(o.strategy, o.changed) for o in done.values()] == [("full", 0), ("none", 0), ("none", 0), ("none", 0)]
 
 
+@pytest.mark.long
 def test_a_table_that_nothing_is_computed_from_is_overwritten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
     monkeypatch.setattr(cost_estimate, "SLOW", 1000.0)
@@ -121,6 +123,7 @@ ODD: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @overwritten
 def test_columns_that_cannot_be_compared_or_cast_are_written_in_full(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, overwritten: int
@@ -168,6 +171,7 @@ def test_what_somebody_else_did_to_the_table_is_mended(
     assert ("-0.0", 5) in world.rows("agg.zeros")
 
 
+@pytest.mark.long  # as steps of both ways
 def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +224,7 @@ def test_rows_of_one_key_that_a_change_updates_are_one_again(
     assert "id is declared as its key, and the query gives 2 rows for (2,)" in str(wrong.error)
 
 
+@pytest.mark.long  # as what somebody else did to the table
 def test_columns_that_somebody_else_changed_are_as_the_query_has_them_again(lake: Lake) -> None:
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")

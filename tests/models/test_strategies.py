@@ -51,6 +51,7 @@ class World:
         return rows_of(self.lake.spark().table(name))
 
 
+@pytest.mark.long
 def test_ranges_and_cumulative_values_follow_late_days(lake: Lake) -> None:
     world = World(lake, "sales (day DATE, shop INT, n INT)")
     world.sql("INSERT INTO final.sales SELECT date_add(DATE'2024-01-01', CAST(id AS INT)), id % 3, id FROM range(60)")

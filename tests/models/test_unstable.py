@@ -96,6 +96,7 @@ def check(lake: Lake, seed: int, names: Collection[str], runs: int) -> History:
     return history
 
 
+@pytest.mark.long
 def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_differ(lake: Lake) -> None:
     choose = random.Random(2)
     names = ["window", "average_joined", "other_table", "keyed_both", "distinct"]
@@ -110,6 +111,7 @@ def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_differ(lake: L
     assert results == {**dict.fromkeys(names, "keys"), "distinct": "full"}
 
 
+@pytest.mark.long
 def test_rows_grouped_by_a_sum_are_not_found_by_it(lake: Lake) -> None:
     names = ["distinct_beside", "grouped_by_sum"]
     history = History(

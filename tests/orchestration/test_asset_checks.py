@@ -159,6 +159,7 @@ def test_a_change_of_a_table_that_audits_read_retries_the_audited_table(
     assert harness.run(harness.request()).success
 
 
+@pytest.mark.long
 def test_tables_without_an_asset_report_their_audits_too(lake: Lake, instance: dg.DagsterInstance) -> None:
     harness = Harness(pipeline({"not_null": "city"}, table="public.*"), lake, instance)
     land(harness, 1, ("c", 1, None))

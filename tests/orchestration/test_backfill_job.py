@@ -79,6 +79,7 @@ def test_a_mistake_in_the_options_is_the_error_of_the_run(
     assert "has no table final.person (did you mean final.people?)" in str(result.all_events)
 
 
+@pytest.mark.long
 def test_a_tick_completes_what_a_killed_process_has_published(
     lake: Lake, instance: dg.DagsterInstance, people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ def backfill(days: Days, key: str, *tables: str) -> dg.ExecuteInProcessResult:
     return result
 
 
+@pytest.mark.long
 def test_the_next_run_marks_what_a_killed_run_did_not(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

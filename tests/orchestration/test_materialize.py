@@ -28,6 +28,7 @@ def metadata_of(result: dg.ExecuteInProcessResult, *key: str) -> dict[str, objec
     return {name: value.value for name, value in events[0].materialization.metadata.items()}
 
 
+@pytest.mark.long  # as what lands in a daemon's lake
 def test_the_first_checkpoint_through_dagster_equals_postgres(wet: Harness) -> None:
     checkpoint = shop.checkpoints()[0]
     feed(wet)

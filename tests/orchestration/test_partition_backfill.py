@@ -180,6 +180,7 @@ def test_the_first_run_publishes_all_tables_and_the_others_mark_their_partitions
     assert (redone.damaged, 77) in {(row[0], row[3]) for row in redone.days.rows("final.orders")}
 
 
+@pytest.mark.long
 def test_the_metadata_of_a_partition_is_its_own_in_whatever_run_it_is(redone: Redone) -> None:
     other = next(day for day in redone.at.values() if day != redone.day)
     redone.damage(78, next(i for i, day in redone.at.items() if day == other))
@@ -194,6 +195,7 @@ def test_the_metadata_of_a_partition_is_its_own_in_whatever_run_it_is(redone: Re
     redone.days.check()
 
 
+@pytest.mark.long
 def test_a_table_that_follows_says_so(redone: Redone) -> None:
     redone.launch("one")
     assert redone.step("one", "final.orders", "agg.wide").success
@@ -235,6 +237,7 @@ def test_a_failed_audit_of_one_table_publishes_none_and_a_repetition_goes_on(
     redone.days.check()
 
 
+@pytest.mark.long  # as a cancelled run over one partition
 def test_what_a_cancelled_backfill_has_built_is_discarded_by_the_next_tick(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +276,7 @@ def test_an_interrupted_run_is_continued_by_its_repetition(
     redone.days.check()
 
 
+@pytest.mark.long  # as an interrupted run
 def test_the_repetition_of_a_run_of_an_ended_backfill_continues_it(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +323,7 @@ def test_a_run_that_another_one_was_faster_than_finds_its_work_done(
     redone.days.check()
 
 
+@pytest.mark.long  # as several tables of one pipeline
 def test_tables_of_several_pipelines_are_one_backfill(redone: Redone, monkeypatch: pytest.MonkeyPatch) -> None:
     lake, instance, harness = redone.lake, redone.instance, redone.days.harness
     model = {"name": "agg.again", "sql": "SELECT id, at, twice FROM agg.wide", "partitions": BERLIN}
@@ -355,6 +360,7 @@ def test_tables_of_several_pipelines_are_one_backfill(redone: Redone, monkeypatc
     taken_back.publish()
 
 
+@pytest.mark.long
 def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(redone: Redone) -> None:
     redone.launch("one")
     results: list[dg.ExecuteInProcessResult] = []
@@ -372,6 +378,7 @@ def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(redone: Redone)
     redone.days.check()
 
 
+@pytest.mark.long
 def test_a_backfill_that_was_undone_meanwhile_does_not_go_on(redone: Redone) -> None:
     redone.launch("one")
     assert redone.step("one", "final.orders", "agg.wide").success
@@ -453,6 +460,7 @@ def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeyp
     assert redone.record.state == "discarded"
 
 
+@pytest.mark.long  # as the first run that publishes all tables
 @pytest.mark.parametrize("is_rebuild", [pytest.param(False, marks=pytest.mark.long), True])
 def test_micro_batches_do_not_wait_for_what_is_built_aside(
     redone: Redone, monkeypatch: pytest.MonkeyPatch, is_rebuild: bool
@@ -485,6 +493,7 @@ def test_micro_batches_do_not_wait_for_what_is_built_aside(
     redone.days.check()
 
 
+@pytest.mark.long
 def test_redone_partitions_do_not_make_a_table_fresh(lake: Lake, instance: dg.DagsterInstance) -> None:
     wide = {**MODELS[0], "freshness": "2h"}
     days = Days(lake, instance, 2, {"freshness": "2h"}, models=[wide])

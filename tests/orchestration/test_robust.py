@@ -144,6 +144,7 @@ def test_a_week_without_ticks_while_snapshots_expire_loses_nothing(crm: Harness)
     assert settle(crm) == 0
 
 
+@pytest.mark.long  # as a removed model
 def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn")
@@ -192,6 +193,7 @@ def other_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
+@pytest.mark.long
 def test_a_lost_run_storage_loses_no_data(crm: Harness, other_instance: dg.DagsterInstance) -> None:
     write = Writer(crm)
     write("Bonn")

@@ -207,6 +207,7 @@ def test_steps_of_one_pool_take_turns(graph: Graph) -> None:
     assert most == [1, 1]
 
 
+@pytest.mark.long
 def test_waiting_for_a_pool_takes_no_cpu(graph: Graph, instance: dg.DagsterInstance) -> None:
     storage = instance.event_log_storage
     storage.initialize_concurrency_limit_to_default("taken")

@@ -62,6 +62,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "what", "broken"), CASES)
 def test_a_broken_file_is_named_and_stops_its_table_alone(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str, how: Callable[[Path], Any], broken: str
@@ -123,6 +124,7 @@ def test_a_table_whose_own_data_is_gone_goes_on_as_its_error_advises(
     faults.finish()
 
 
+@pytest.mark.long
 def test_a_file_that_only_history_needs_is_done_without(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def test_spark_refuses_a_table_that_was_written_ahead(lake: Lake) -> None:
         people.sql("ALTER TABLE lake.final.people SET TBLPROPERTIES ('a' = 'b')")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "steps"), [(1, 1), *(pytest.param(s, 3, marks=pytest.mark.long) for s in (1, 2, 3))])
 def test_tables_that_clocks_ahead_have_written_are_absorbed_as_ever(lake: Lake, seed: int, steps: int) -> None:
     choose = random.Random(seed)

@@ -151,6 +151,7 @@ def changes(at: int, v: str) -> str:
     return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
+@pytest.mark.long  # as each setting by itself
 def test_tables_with_odd_names_in_all_settings(lake: Lake) -> None:
     """Two tables, whose settings write the names in another case or in backticks."""
     names = list(OWN)

@@ -60,6 +60,7 @@ def proof_of(lake: Lake, **settings: str) -> Proof:
     return proof
 
 
+@pytest.mark.long  # as sources that are dropped and created again
 def test_models_follow_sources_that_are_created_or_replaced_without_rows(lake: Lake) -> None:
     proof = proof_of(lake)
     proof.sql(*created(A, B))
@@ -146,6 +147,7 @@ def changes_of(which: str, what: str, ids: Sequence[int]) -> Counter[Any]:
     return Counter((which, n, what) for n in ids)
 
 
+@pytest.mark.long
 def test_python_models_receive_the_rows_of_an_emptied_source_as_deletes(lake: Lake) -> None:
     pipeline, sql = pipeline_of(copied, whole, replaced, log), lake.spark().sql
     lake.ensure_namespace(("src",))

@@ -246,6 +246,7 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
     assert "rewrote files (overwrite)" in (failed.error or "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("events", [5, pytest.param(12, marks=pytest.mark.long)])
 def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake, events: int) -> None:
     """Retention by merge-on-read hides rows of files, and adds no record."""
@@ -269,6 +270,7 @@ def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake, events
     assert p.pending(lake) == []
 
 
+@pytest.mark.long  # as snapshot by snapshot
 def test_the_oldest_snapshot_of_another_systems_table_stands_for_all_before_it(lake: Lake) -> None:
     """If a compaction is the oldest remaining snapshot, records appended before it still land, once."""
     lines, source = lines_of("wal2json-v2", Workload(seed=5, events=60, keys=10))
@@ -303,6 +305,7 @@ def test_the_oldest_snapshot_of_another_systems_table_stands_for_all_before_it(l
     assert "has lost snapshots that were not landed" in (failed.error or "")
 
 
+@pytest.mark.long
 def test_records_of_a_python_iterator_are_taken_in_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, source = lines_of("wal2json-v2", Workload(seed=6, events=90, keys=10, key_changes=0.3))
     monkeypatch.setattr("lake_assets.ingest.raw.landing.ROWS_A_COMMIT", 30)
@@ -361,6 +364,7 @@ def test_tables_get_a_namespace_and_a_prefix(lake: Lake) -> None:
     assert {o.status for o in run(lake, p).values()} == {"nothing"}
 
 
+@pytest.mark.long
 def test_a_workload_in_one_file_is_like_in_many(lake: Lake) -> None:
     workload = replace(Workload(seed=9, events=60, keys=8), key_changes=0.3)
     lines, source = lines_of("wal2json-v1", workload)

@@ -54,6 +54,7 @@ def command(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 # --- lost history: the command, and the option ------------------------------------------------------------------
 
 
+@pytest.mark.long  # as history that is lost
 @pytest.mark.parametrize(
     ("behind", "source"),
     [
@@ -286,6 +287,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     people = People(lake, CITIES)
     people.land()

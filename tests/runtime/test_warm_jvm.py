@@ -138,6 +138,7 @@ def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
     second.give_back()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
     keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path

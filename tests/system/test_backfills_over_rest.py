@@ -125,6 +125,7 @@ def killed_while_publishing(
     return people, backfill
 
 
+@pytest.mark.long  # as without transactions
 @pytest.mark.parametrize("beside_batches", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_all_tables_are_published_in_one_commit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, beside_batches: bool

@@ -83,6 +83,7 @@ def test_the_shop_equals_postgres_over_spark_connect(
         assert rows_of(lake.spark().table("agg.city_population")) == rows_of(lake.spark().sql(QUERY))
 
 
+@pytest.mark.long
 def test_own_code_equals_its_events_over_spark_connect(
     remote: str, new_lake: Callable[[str], Lake], tmp_path: Path
 ) -> None:

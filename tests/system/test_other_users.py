@@ -143,6 +143,7 @@ def as_nobody(what: Callable[[], Any]) -> Any:
     return json.loads(seen)
 
 
+@pytest.mark.long
 def test_files_and_folders_are_their_owners(everything: Everything) -> None:
     """Those that the test made itself left out: it stands for users who have made theirs open."""
     assert (everything.folder / "lake" / "catalog.db").exists()

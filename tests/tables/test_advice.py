@@ -66,6 +66,7 @@ def test_a_type_that_is_declared_after_a_conflict_is_that_of_all_values(lake: La
     assert stored_rows(stream, "id", "n") == [(1, "seven"), (2, "5"), (9, "9")]
 
 
+@pytest.mark.long  # as a declared type
 @pytest.mark.parametrize("policy", ["new-column", pytest.param("reject", marks=pytest.mark.long)])
 def test_a_policy_that_is_declared_after_a_conflict_lets_the_table_go_on(lake: Lake, policy: str) -> None:
     stream = Stream(lake, format="wal2json-v2")
@@ -85,6 +86,7 @@ def test_a_policy_that_is_declared_after_a_conflict_lets_the_table_go_on(lake: L
     assert stream.rejected() == []
 
 
+@pytest.mark.long
 def test_a_type_that_stored_values_can_be_widened_to_reads_nothing_again(lake: Lake) -> None:
     stream = Stream(lake, format="wal2json-v2")
     stream.run(v2(1, "I", id=ONE, n=("integer", 7)))
@@ -99,6 +101,7 @@ def told(n: str, at: int = 1) -> str:
     return change("insert", at, id=str(at), n=n)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "value", "after", "expected"),
     [
@@ -130,6 +133,7 @@ def test_values_are_what_the_last_declaration_makes_of_them(
 # --- keys -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_all_values_as_the_key_declared_later_follow_the_source_from_its_beginning(lake: Lake) -> None:
     stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "on_change": "ignore"}])
     old, new = {"n": 1, "name": "a"}, {"n": 1, "name": "b"}
@@ -145,6 +149,7 @@ def test_all_values_as_the_key_declared_later_follow_the_source_from_its_beginni
     assert stored_rows(stream, "n", "name") == [(1, "a")]
 
 
+@pytest.mark.long
 def test_a_table_without_a_key_goes_on_as_its_error_says(lake: Lake) -> None:
     stream = Stream(lake, format="debezium")
     rows = [{"n": 1, "name": "a"}, {"n": 1, "name": "b"}]
@@ -169,6 +174,7 @@ def old_and_new() -> tuple[list[Event], list[Event]]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_source_table_that_was_made_again_with_another_key_starts_where_the_error_says(
     lake: Lake, batches: int
@@ -208,6 +214,7 @@ def test_a_named_format_says_as_well_where_another_key_begins(lake: Lake) -> Non
     assert stream.rejected() == []
 
 
+@pytest.mark.long
 def test_a_primary_key_that_was_changed_is_declared_and_the_rows_stay(lake: Lake) -> None:
     feed = Feed(lake)
     table = Table({"id": BIGINT, "uid": TEXT})
@@ -220,6 +227,7 @@ def test_a_primary_key_that_was_changed_is_declared_and_the_rows_stay(lake: Lake
     assert rows_of(feed.rows("final.t"), ["id", "uid"]) == Counter({(5, "u10"): 1, (20, "u20"): 1})
 
 
+@pytest.mark.long
 def test_a_start_behind_all_records_leaves_an_empty_table_until_they_come(lake: Lake) -> None:
     feed = Feed(lake)
     feed.deliver([Event(T, "c", (10, 11), {"id": 1, "n": 1})])
@@ -231,6 +239,7 @@ def test_a_start_behind_all_records_leaves_an_empty_table_until_they_come(lake: 
     assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(2, 2): 1})
 
 
+@pytest.mark.long
 def test_a_declared_key_that_is_no_column_is_corrected(lake: Lake) -> None:
     feed = Feed(lake, {"table": "public.t", "key": "nope"})
     feed.land([Event(T, "c", (10, 11), {"id": 1, "n": 1})])
@@ -278,6 +287,7 @@ def test_a_raw_table_that_was_made_again_is_followed_after_a_rebuild(lake: Lake)
     assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(1, 1): 1, (2, 2): 1})
 
 
+@pytest.mark.long
 def test_an_order_that_some_events_lack_is_left_out(lake: Lake) -> None:
     declared = {"table": ITEMS, "key": "id", "types": {"v": "int"}}
     stream = Stream(lake, format="simplified", tables=[{**declared, "order_by": ["v"]}])

@@ -165,6 +165,7 @@ def test_the_first_batch_is_audited_too(lake: Lake, kind: str) -> None:
     assert sum(world.rows().values()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["scd1", pytest.param("retract", marks=pytest.mark.long)])
 def test_a_table_that_is_made_again_is_audited_before_it_is(lake: Lake, kind: str) -> None:
     world = Audited(lake, kind, {"accepted_values": {"city": ["a", "b"]}})
@@ -184,6 +185,7 @@ def test_a_table_that_is_made_again_is_audited_before_it_is(lake: Lake, kind: st
 # --- checked rows -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # as what another writer commits meanwhile
 @pytest.mark.parametrize("kind", [pytest.param("scd1", marks=pytest.mark.long), "append"])
 def test_a_batch_is_audited_by_what_it_wrote_as_long_as_nobody_else_wrote(lake: Lake, kind: str) -> None:
     audits = ({"not_null": "city"}, {"unique": "city"}, {"sql": "SELECT * FROM {table} WHERE id < 0", "name": "ids"})
@@ -292,6 +294,7 @@ def test_a_violation_is_found_whatever_rows_its_file_has_besides(lake: Lake) -> 
     }
 
 
+@pytest.mark.long
 def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_written(lake: Lake) -> None:
     world = Audited(lake, "scd1", {"unique": "id"})
     world.deliver(world.event("c", 1, "a"))
@@ -315,6 +318,7 @@ def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_wri
     assert "s: 2 rows (all rows): id=" in str(failed(world.run()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["scd1", pytest.param("retract", marks=pytest.mark.long)])
 def test_a_warning_is_published_and_told_of(lake: Lake, points: Points, kind: str) -> None:
     world = Audited(lake, kind, {**NOT_NULL, "severity": "warn"}, {"row_count_change": 1, "severity": "warn"})
@@ -336,6 +340,7 @@ def test_a_warning_is_published_and_told_of(lake: Lake, points: Points, kind: st
     assert world.state() == before
 
 
+@pytest.mark.long
 def test_what_an_audit_looks_at_comes_first(lake: Lake) -> None:
     world = Audited(lake, "scd1")
     world.declare({"relationships": {"city": "final.cities.id"}})
