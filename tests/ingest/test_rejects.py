@@ -583,7 +583,10 @@ def deletes_nothing(raw: dict[str, Any], staged: list[dict[str, Any]]) -> bool:
         return False
     if not isinstance(record, dict) or record.get("value", 0) is not None or not isinstance(record.get("key"), dict):
         return False
-    before = [e for e in staged if e["id"] == record["key"]["id"] and e["_position"] < raw["position"]]
+    key = record["key"].get("payload", record["key"])
+    if not isinstance(key, dict) or "id" not in key:
+        return False
+    before = [e for e in staged if e["id"] == key["id"] and e["_position"] < raw["position"]]
     return not before or max(before, key=lambda e: (e["_position"], e["_index"]))["_op"] == "delete"
 
 
