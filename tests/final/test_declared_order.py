@@ -117,7 +117,7 @@ def test_any_order_of_arrival_gives_the_same_table(lake: Lake) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_any_order_of_arrival_of_many_histories(new_lake: Callable[[str], Lake], deletes: str, seed: int) -> None:
     choose = random.Random(f"{deletes} {seed}")

@@ -153,7 +153,7 @@ def test_renames_declared_at_any_time_make_tables_equal_to_the_source(lake: Lake
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", range(2, 30))
 def test_renames_declared_at_any_time_make_tables_equal_in_many_histories(
     new_lake: Callable[[str], Lake], seed: int
 ) -> None:

@@ -91,7 +91,7 @@ def test_rows_that_shift_rotate_and_swap_are_where_the_source_has_them(spark_lak
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 10))
+@pytest.mark.parametrize("seed", range(2, 40))
 def test_rows_are_where_any_transactions_leave_them(spark_lake: Lake, seed: int) -> None:
     check(spark_lake, seed)
 

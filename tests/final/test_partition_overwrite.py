@@ -161,7 +161,7 @@ def test_partitions_of_any_transforms_are_what_the_events_make_of_them(lake: Lak
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 def test_partitions_of_any_transforms_in_many_histories(new_lake: Callable[[str], Lake], seed: int) -> None:
     for n in range(3):
         rounds(new_lake(f"{n}"), random.Random(seed * 100 + n), "one")

@@ -62,7 +62,7 @@ def test_tables_equal_their_functions_over_everything_after_each_batch(lake: Lak
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(20))
 def test_tables_equal_their_functions_over_everything_in_many_histories(lake: Lake, seed: int) -> None:
     follow(lake, seed, ("copy-on-write", "merge-on-read")[seed % 2], 12)
 

@@ -66,7 +66,7 @@ def test_columns_are_shown_with_the_alias_of_their_table() -> None:
     assert "filter f.miles > 3" in descriptions
 
 
-@pytest.mark.parametrize("seed", [7, *(pytest.param(n, marks=pytest.mark.long) for n in range(6))])
+@pytest.mark.parametrize("seed", [7, *(pytest.param(n, marks=pytest.mark.long) for n in range(20))])
 def test_random_queries_show_their_own_names(seed: int) -> None:
     schemas = {TableId.parse(t): {c: TYPES[k].lower() for c, k in kinds.items()} for t, kinds in TABLES.items()}
     for query in queries(seed, 40):
