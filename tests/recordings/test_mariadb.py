@@ -164,7 +164,6 @@ class Shop:
 KINDS = ("users", "tally", "all_types")
 
 
-@pytest.mark.long  # as shuffled and repeated events
 @pytest.mark.parametrize(
     ("stream", "tables"),
     [
