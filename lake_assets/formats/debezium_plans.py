@@ -307,7 +307,8 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         marks = ", ".join(map(literal, column.marks))
         unknown = is_mark = f"coalesce({after} IN ({marks}), false)"
         if layout.envelope:
-            # Replica identity full: the old row has the value. Without its rare parts, this is NULL.
+            # Replica identity full: the old row has the value. As that is rare, `usual` leaves NULL, and the event is
+            # read completely.
             of_old.append(rare(is_mark))
             unknown = f"({is_mark} AND ({before} IS NULL OR {rare(f'{before} IN ({marks})')}))"
     text = f"CASE WHEN {' OR '.join(of_old)} THEN {before} ELSE {after} END" if of_old else after

@@ -204,7 +204,7 @@ class _Batch:
             schemas = _schemas(spec, pending, captured_rows) if counts_all and is_small(captured) else None
             if pending.lost and not self.reread_reason:
                 records, is_new = without_absorbed(lake, spec, records), False
-            # For a large batch, planning takes no share of the time, and reading it twice would.
+            # A large batch is read completely at once: planning hardly counts there, and reading it twice would.
             is_little = is_small(captured, own_rows)
             if self.is_fresh:
                 parsed = parse(records, spec, {}, schemas_by_source=schemas, is_usual=is_little)
