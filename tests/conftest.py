@@ -96,17 +96,19 @@ def small_lake(
     home: Path, session: Callable[[], SparkSession] | None = None, catalog: dict[str, str] | None = None
 ) -> Lake:
     """A lake in `home` with settings for little data; the embedded one, unless a catalog is given."""
-    conf = {**SMALL, **JVM_OF_TESTS, **FILES, "spark.jars": _jars()}
-    spark = SparkConfig(master="local[2]", driver_memory="3g", conf=conf)
-    if uri := os.environ.get(CATALOG_URI):
+    uri = os.environ.get(CATALOG_URI)
+    if uri:
         catalog = {"type": "sql", "uri": uri}
+    conf = {**SMALL, **JVM_OF_TESTS, **FILES, "spark.jars": _jars(uri)}
+    spark = SparkConfig(master="local[2]", driver_memory="3g", conf=conf)
     return Lake(LakeConfig(home=home, spark=spark, catalog=catalog or {}), session=session)
 
 
 @functools.cache
-def _jars() -> str:
-    """The jars of any lake, which `make setup` has downloaded, and that of `FILES`."""
-    return ",".join(map(str, [*resolve(packages(LakeConfig(home=Path("lake")))), *resolve([FILES_JAR])]))
+def _jars(uri: str | None) -> str:
+    """The jars of any lake, which `make setup` has downloaded, that of `FILES`, and the driver of the catalog's database."""
+    config = LakeConfig(home=Path("lake"), catalog={"type": "sql", "uri": uri} if uri else {})
+    return ",".join(map(str, [*resolve(packages(config)), *resolve([FILES_JAR])]))
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ from lake_assets.ingest.raw.landing_folder import nothing_arrived
 from lake_assets.ingest.raw.source_tables import pending_of_table
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.records.routing import replay as replay_records
+from lake_assets.ingest.staging.raw_windows import pending_of as pending_of_staging
 from lake_assets.ingest.staging.staging import absorb_events
-from lake_assets.ingest.staging.staging import pending_of as pending_of_staging
 from lake_assets.ingest.staging.staging import replay as replay_events
 from lake_assets.jobs.job_runs import run_job
 from lake_assets.jobs.job_spec import JobSpec

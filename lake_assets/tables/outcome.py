@@ -56,7 +56,7 @@ class Outcome:
     Attributes:
         table: `namespace.name`.
         status: `absorbed` (committed), `nothing` (the sources have not changed, or not for this table),
-            `waiting` (a source does not exist yet), `failed`.
+            `waiting` (a source does not exist yet, or has to land records again), `failed`.
         inserted, updated, deleted: rows of the target that changed.
         strategy: how the change was applied, with the reason in `why`.
         seconds: time taken.

@@ -16,12 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from lake_assets.formats.event_model import MISFITS, POSITION
+from lake_assets.formats.event_model import MISFITS
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.records import rejects
 from lake_assets.lake import LakeBase, quote
 from lake_assets.tables.schema_changes import formers, promotes, routed
 from lake_assets.tables.table_ddl import key_set_of, types_in
@@ -148,14 +145,3 @@ def properties_of(spec: StagingSpec, key_set: tuple[str, ...]) -> dict[str, str]
 
 def _read_as(table: Table) -> dict[str, Any]:
     return json.loads(table.properties.get(READ_PROPERTY, "{}"))
-
-
-def without_absorbed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:
-    """Return the records that are neither in the table nor rejected."""
-    spark = lake.spark()
-    absorbed = spark.table(lake.sql_name(spec.table)).select(F.col(POSITION).alias("position"))
-    rejected = rejects.rejected_of(spec.raw)
-    if lake.exists(rejected):
-        listed = spark.table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
-        absorbed = absorbed.unionAll(listed.select("position"))
-    return records.join(absorbed.distinct(), "position", "left_anti")

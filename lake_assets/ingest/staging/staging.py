@@ -12,14 +12,22 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
 from lake_assets.errors import RecordsGoneError
-from lake_assets.formats.event_model import MANY, POSITION
+from lake_assets.formats.event_model import POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
+from lake_assets.ingest.raw.shared_streams import arrived
 from lake_assets.ingest.raw.source_snapshots import read_snapshots
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
 from lake_assets.ingest.staging import exactness
+from lake_assets.ingest.staging.raw_windows import (
+    about,
+    pending_of,
+    reason_of_rollback,
+    reason_to_wait,
+    spelled,
+    without_absorbed,
+)
 from lake_assets.ingest.staging.rereading import (
     IN_PLACE_PROPERTY,
     carries_both,
@@ -29,11 +37,9 @@ from lake_assets.ingest.staging.rereading import (
     reason_to_unite,
     retyped,
     starts_elsewhere,
-    without_absorbed,
 )
 from lake_assets.ingest.staging.staging_columns import (
     check_source,
-    has_former_names,
     projection,
     rename_columns,
     set_property,
@@ -47,7 +53,7 @@ from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import commit_marks
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
+from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import routed
 from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
@@ -70,14 +76,13 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         SchemaConflictError: a column cannot be widened to its new type in the stream. Nothing is written.
         TableClaimedError: the table belongs to another pipeline or another source table.
     """
-    began = time.monotonic()
-    name = str(spec.table)
+    began, name = time.monotonic(), str(spec.table)
     raw = lake.find(spec.raw)
     if raw is None:
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
     table = lake.find(spec.table)
     check_source(spec, table)
-    spec = _spelled(spec, table)
+    spec = spelled(spec, table)
     rebuild = rebuild and table is not None
     reread_reason: str | None
     if rebuild:
@@ -87,12 +92,16 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         pending, reread_reason = pending_of(spec, table, raw)
     if not reread_reason:
         pending = cut(pending, raw, spec.batch)
+    if table is not None and not reread_reason and (why := reason_to_wait(lake, spec, table, raw, pending)):
+        return Outcome(name, "waiting", why=why)
     if pending.is_absorbed or pending.head.snapshot is None:
         if table is None:
             return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
         return Outcome(name, "nothing")
     if pending.is_empty:
         return _renamed(lake, spec, known_marks(table), began)
+    if not reread_reason and (reason := reason_of_rollback(lake, spec, raw, pending)):
+        pending, reread_reason = replace(pending, mark=None, lost=None), reason
     # The table, if all records are to be read again for a declared rename alone.
     renamed = table if table is not None and not rebuild and reread_reason == reason_to_unite(spec, table) else None
     if renamed is not None and reread_reason and carries_both(lake, spec, renamed):
@@ -228,41 +237,6 @@ class _Batch:
             return Absorbed.of(str(spec.raw), captured), parsed, written
 
 
-def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Window, str | None]:
-    """Return the pending window of the raw table, and why all of it must be read again, if so (see `rereading`).
-
-    Many tables share a raw table: the window begins at the first commit that may have brought records for this one. If
-    there is none, nothing is pending, and the watermark does not move.
-
-    If the raw table's history is lost, the window is the whole table: positions tell which records are new.
-
-    Raises:
-        TableReplacedError: the raw table was replaced by another one.
-    """
-    spec = _spelled(spec, table)
-    window = window_of(spec.table, table, spec.raw, raw)
-    if window.lost and window.lost.option == "on_replaced":
-        raise window.lost.error(rebuild_advice(spec.table, spec.raw))
-    reached = nothing_until(raw, window.start, window.head.snapshot, spec.source_table)
-    if reached != window.start:
-        window = replace(window, mark=replace(window.mark or window.head, snapshot=reached))
-    reason = reason_to_reread(spec, table) if table is not None else None
-    if reason:
-        return replace(window, mark=None, lost=None), reason
-    return replace(window, is_due=has_former_names(spec, table)), None
-
-
-def _spelled(spec: StagingSpec, table: Table | None) -> StagingSpec:
-    """Return the declaration with its columns spelled as in the table, if that exists."""
-    return spec.spelled_as(f.name for f in table.schema().fields) if table else spec
-
-
-def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
-    """Return the records about the source table, alone or with others, from `start_position` on."""
-    own = records.where(F.col("source_table").isin(str(spec.source_table), MANY))
-    return own.where(F.col("position") >= spec.start) if spec.start else own
-
-
 def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
     """Read the table's rejected records again, and absorb those that can be read now.
 
@@ -281,7 +255,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
             return Outcome(name, "nothing")
         table = lake.find(spec.table)
         check_source(spec, table)
-        spec = _spelled(spec, table)
+        spec = spelled(spec, table)
         if table is None or reason_to_reread(spec, table):
             # All records have to be read anyway, not only the rejected ones.
             return _replayed_by_rereading(lake, spec, {r["position"] for r in before.collect()})
