@@ -111,6 +111,7 @@ def test_a_backfill_continues_after_expiry_unless_the_rows_it_began_with_are_gon
     people.check()
 
 
+@pytest.mark.long
 def test_main_keeps_its_usual_number_of_snapshots_without_backfills(lake: Lake) -> None:
     people = People(lake, CITIES)
     people.land(5)

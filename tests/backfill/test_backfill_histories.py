@@ -179,6 +179,7 @@ class History:
                 assert found.equal, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 50))])
 def test_a_random_history_of_backfills(lake: Lake, seed: int) -> None:
     go_through(lake, seed)

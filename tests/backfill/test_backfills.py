@@ -332,6 +332,7 @@ def cities_of(damages: Damages) -> Counter[Any]:
     return Counter(r[1] for r in damages.truth().elements())
 
 
+@pytest.mark.long
 def test_an_undo_that_is_killed_at_any_point_is_completed(history: History, everywhere: Points) -> None:
     people, damages = history
     lake = people.lake
@@ -370,6 +371,7 @@ def test_an_undo_without_new_changes_gives_way_to_a_micro_batch_and_is_repeated(
     assert Records(lake).get(first).state == "undone"
 
 
+@pytest.mark.long
 def test_a_discard_that_is_killed_can_only_be_completed(history: History, everywhere: Points) -> None:
     people, damages = history
     lake = people.lake
@@ -461,6 +463,7 @@ def test_an_interrupt_right_after_the_commit_loses_no_file(history: History, mon
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_tables_of_an_open_backfill_belong_to_it(history: History) -> None:
     people, _ = history
     backfill = begin(people, publish="manual")

@@ -121,6 +121,7 @@ def test_an_interrupted_publication_is_settled(
     people.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", [pytest.param("discarding", marks=pytest.mark.long), "published"])
 def test_what_a_finished_backfill_left_is_removed(
     people: People, state: State, monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,7 @@ def went(lake: Lake) -> TableId:
     return name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "partitioned", [pytest.param(False, marks=pytest.mark.long), True], ids=["whole", "partitioned"]
 )

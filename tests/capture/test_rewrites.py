@@ -95,6 +95,7 @@ def test_rows_are_identified_without_column_metrics(lake: Lake, namespace: str) 
         assert_minimal(lake, t.table, start, end)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keeps_sequence_number", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_compaction_that_gives_new_row_ids_changes_nothing(
     lake: Lake, namespace: str, keeps_sequence_number: bool

@@ -162,6 +162,7 @@ def test_v2_position_deletes(lake: Lake, namespace: str, granularity: str) -> No
     t.exact((a, c), (b, c), (c, d), (c, f), (d, f))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("more", [pytest.param("", marks=pytest.mark.long), BY_GROUP], ids=["whole", "partitioned"])
 def test_equality_deletes(lake: Lake, namespace: str, version: int, more: str) -> None:
@@ -365,6 +366,7 @@ def test_a_table_replaced_with_other_types(
         assert capture.ranges["n"].covers(Decimal("99"))
 
 
+@pytest.mark.long
 @every_kind
 def test_partition_evolution(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode, columns="id INT, g INT, v STRING, at TIMESTAMP")

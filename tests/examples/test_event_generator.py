@@ -101,6 +101,7 @@ def test_late_means_later_and_duplicates_mean_twice() -> None:
     assert max(abs(place[c] - i / 1.1) for i, c in enumerate(commits)) < 100
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_number_of_events() -> None:
     workload = replace(PLAIN, events=6_000, keys=50, late=0.1, duplicates=0.1)
     tracemalloc.start()

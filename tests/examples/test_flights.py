@@ -41,6 +41,7 @@ def check(new_lake: Callable[[str], Lake], year: flights.Year, days: int) -> Non
     assert sum(found["agg.flights_enriched"].values()) == sum(map(len, batches))
 
 
+@pytest.mark.long
 def test_days_are_the_same_as_all_of_them_at_once(new_lake: Callable[[str], Lake], year: flights.Year) -> None:
     check(new_lake, year, 2)
 

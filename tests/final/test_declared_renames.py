@@ -73,6 +73,7 @@ def test_a_rename_of_a_quiet_table_applies_at_once_and_only_changes_the_name(lak
     assert is_verified(feed)
 
 
+@pytest.mark.long
 def test_a_chain_of_renames_is_declared_as_the_notices_say(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     feed.deliver([event(CITY, "c", n, id=n, city="A") for n in (1, 2, 3)])
@@ -147,6 +148,7 @@ def equal(stream: Stream, tables: list[Renamed], context: str) -> None:
         assert rows_of(rows, columns) == table.expected(columns), (table.mode, context)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("modes", [["versions"], pytest.param(list(MODES), marks=pytest.mark.long)])
 def test_renames_declared_at_any_time_make_tables_equal_to_the_source(lake: Lake, modes: list[str]) -> None:
     check(lake, random.Random(1), modes)

@@ -125,6 +125,7 @@ def test_a_time_orders_events_with_a_word_and_is_not_compared_with_positions(lak
     assert rows(feed, "final.t") == {1: "c"}
 
 
+@pytest.mark.long
 def test_a_log_that_begins_again_is_reported(lake: Lake) -> None:
     def mysql(value: str, file: str, pos: int, hours: int) -> Any:
         ms = 1_700_000_000_000 + hours * 3_600_000

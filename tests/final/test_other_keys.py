@@ -31,6 +31,7 @@ def rows_of_items(stream: Stream) -> list[tuple[Any, ...]]:
     return sorted((r["id"], r["email"]) for r in stream.rows("final.items"))
 
 
+@pytest.mark.long
 def test_a_delete_by_another_declared_key_takes_the_row_that_had_it(lake: Lake) -> None:
     stream = Stream(lake, format="simplified", tables=[KEYS])
     stream.run(

@@ -156,6 +156,7 @@ def rounds(lake: Lake, choose: random.Random, name: str) -> None:
         assert outcome.strategy in ("overwrite", "rebuild", "none", ""), outcome.why
 
 
+@pytest.mark.long
 def test_partitions_of_any_transforms_are_what_the_events_make_of_them(lake: Lake) -> None:
     rounds(lake, random.Random(11), "one")
 

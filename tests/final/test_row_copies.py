@@ -103,6 +103,7 @@ def follow(lake: Lake, form: str, choose: random.Random, batches: int, deletes: 
     return stream
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [f if f == "debezium" else pytest.param(f, marks=pytest.mark.long) for f in WRITERS])
 def test_each_event_adds_or_removes_one_copy_whatever_the_batches(lake: Lake, form: str) -> None:
     follow(lake, form, random.Random(form), 2)
@@ -122,6 +123,7 @@ def test_many_histories_of_copies(new_lake: Callable[[str], Lake], form: str, se
     assert sorted(map(str, full.rows("final.items"))) == sorted(map(str, stream.rows("final.items")))
 
 
+@pytest.mark.long
 def test_equal_rows_of_one_snapshot_count_however_it_is_cut_into_files(lake: Lake) -> None:
     stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "key": "*"}])
     row = {"n": 1, "name": "a"}

@@ -157,6 +157,7 @@ def run(lake: Lake, choose: random.Random, kinds: list[str]) -> None:
         world.deliver([])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [["made"], pytest.param(["hard", "made"], marks=pytest.mark.long)])
 def test_tables_follow_any_changes_of_columns(lake: Lake, kinds: list[str]) -> None:
     run(lake, random.Random(3), kinds)

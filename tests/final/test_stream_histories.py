@@ -137,6 +137,7 @@ def truncated(choose: random.Random) -> Batches:
 KINDS = [ordered, repeated, scattered, evolving, truncated]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", [*(pytest.param(k, marks=pytest.mark.long) for k in (ordered, repeated, scattered, evolving)), truncated]
 )

@@ -107,6 +107,7 @@ def expected(kind: str, h: int, events: Sequence[Event]) -> Rows:
             return Counter([tuple(row[c] for c in T.columns)] if row else [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [["versions"], pytest.param([*KINDS], marks=pytest.mark.long)])
 def test_ties_are_in_the_order_of_the_stream_whatever_the_cuts(lake: Lake, kinds: list[str]) -> None:
     feed = Feed(lake, {"table": "public.t", "final": False})

@@ -243,6 +243,7 @@ def test_a_value_is_read_exactly(values: tuple[Row, list[str]], i: int) -> None:
     assert (kinds[i], row[i]) == CASES[i][2:]
 
 
+@pytest.mark.long
 def test_null_is_null_in_every_type(spark_lake: Lake) -> None:
     row, _ = read(spark_lake, [(schema, None) for schema, *_ in CASES])
     assert [v for v in row if v is not None] == []

@@ -60,6 +60,7 @@ def same(column: str, stored: str | None, expected: str | None) -> bool:
     return struct.pack(form, float(str(stored))) == struct.pack(form, float(str(expected)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 8))])
 def test_a_value_is_stored_as_it_is_or_is_a_misfit_of_its_column(spark_lake: Lake, seed: int) -> None:
     choose = random.Random(seed)

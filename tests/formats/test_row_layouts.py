@@ -188,6 +188,7 @@ def current(lake: Lake) -> dict[int, str]:
     return {int(r["id"]): r["v"] for r in lake.spark().table(lake.sql_name("final.t")).collect()}
 
 
+@pytest.mark.long
 def test_files_of_dms_become_the_current_rows(lake: Lake) -> None:
     """The load lands first, though its name sorts last. Later flags are declared after an error, and rows read again."""
     (folder := lake.config.home / "landing" / "events").mkdir(parents=True)

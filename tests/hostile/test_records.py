@@ -31,6 +31,7 @@ def cases(names: list[str]) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "seed"), cases(NAMED))
 def test_tables_beside_a_spoiled_one_are_right(lake: Lake, name: str, seed: int) -> None:
     """Of one table each second record is spoiled; another one's records come between them."""

@@ -86,6 +86,7 @@ def change(table: str, id_: int, kind: str, value: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_table_reads_its_records_as_if_it_had_looked_at_them_alone(spark_lake: Lake) -> None:
     reader = event_format("wal2json-v1")
     transactions = [

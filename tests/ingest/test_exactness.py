@@ -68,6 +68,7 @@ def test_columns_that_come_and_go_show_what_no_event_reports(
 # --- through the tables -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter_no_more(lake: Lake) -> None:
     feed = Feed(lake, "public.t", models=MODELS)
     first = Table({"id": BIGINT, "name": TEXT})
@@ -147,6 +148,7 @@ def test_a_generated_column_of_the_snapshot_and_saturated_intervals_are_said(lak
     assert {(r["id"], r["gen"]) for r in feed.rows("final.t").collect()} == {(1, 11), (2, 3), (3, 31)}
 
 
+@pytest.mark.long
 def test_a_column_that_was_dropped_right_after_the_snapshot_is_dismissed_as_the_message_says(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     read, stream = Table({"id": BIGINT, "a": INT, "gone": INT}), Table({"id": BIGINT, "a": INT})

@@ -193,6 +193,7 @@ def test_columns_that_staging_uses_itself_are_renamed_as_the_error_says(spark_la
     assert reader.held("op") == {1: ("x",)}
 
 
+@pytest.mark.long
 def test_a_rename_that_changes_case_only_goes_through_declared_or_not(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     upper, lower = Table({"id": BIGINT, "Name": TEXT}), Table({"id": BIGINT, "name": TEXT})

@@ -98,6 +98,7 @@ def _parent(lake: Lake, table: str) -> int | None:
     return snapshot.parent_snapshot_id
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_every_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, log: Log, every: int) -> None:
     models = [{"name": "agg.m", "sql": "SELECT n, count(*) AS c FROM final.t GROUP BY n"}]
@@ -336,6 +337,7 @@ def test_keys_are_changed_in_chains_and_swapped(feed: Feed, log: Log) -> None:
     )
 
 
+@pytest.mark.long
 def test_values_that_a_key_change_leaves_out_come_from_the_row_under_the_old_key(feed: Feed, log: Log) -> None:
     def rekey(old: int, new: int, n: int) -> list[Event]:
         gone = log("d", id=old)
@@ -490,6 +492,7 @@ KEYS: list[tuple[str, dict[str, Any], list[Any]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None, every: int) -> None:
     chosen = KEYS[::every]

@@ -164,6 +164,7 @@ def test_a_default_is_filled_as_the_notice_says(lake: Lake) -> None:
     )
 
 
+@pytest.mark.long
 def test_values_taken_as_null_are_said_until_their_rows_are_healed(lake: Lake) -> None:
     table = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}, "on_misfit": "null"}
     stream = Stream(lake, format="change-set", tables=[table])

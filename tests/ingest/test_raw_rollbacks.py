@@ -128,7 +128,7 @@ def test_fewer_records_than_before_are_waited_for_and_the_advice_helps(landings:
     landings.check()
 
 
-@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("replaced", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_time_of_landing_tells_records_apart_after_the_undone_snapshot_has_expired(
     landings: Landings, *, replaced: bool
 ) -> None:

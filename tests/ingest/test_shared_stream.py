@@ -36,6 +36,7 @@ def came(raw: Any, start: int | None, end: int, source: str) -> int:
     return at(end) - at(start)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
 def test_what_is_left_out_held_nothing_and_what_comes_next_does(plain_lake: Lake, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

@@ -114,6 +114,7 @@ def test_where_lines_are_missing_a_change_is_not_taken_for_one_of_the_transactio
 # --- all the way ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variant", [v if v == "lines around" else pytest.param(v, marks=pytest.mark.long) for v in VARIANTS]
 )

@@ -183,6 +183,7 @@ DECLARED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forms", [["schemas", "whole"], pytest.param([*FORMS], marks=pytest.mark.long)])
 def test_tombstones_delete_the_rows_of_their_keys_whatever_the_batches(lake: Lake, forms: list[str]) -> None:
     tables = [{"table": f"public.{t}", **DECLARED.get(t, {})} for t in forms]
@@ -215,6 +216,7 @@ def test_tombstones_delete_the_rows_of_their_keys_whatever_the_batches(lake: Lak
     assert inexact == {"schemas"}
 
 
+@pytest.mark.long
 def test_a_tombstone_follows_the_event_before_it_even_if_that_is_read_later(lake: Lake) -> None:
     declared = {"table": "public.users", "types": {"n": "decimal(2,0)"}}
     stream = Stream(lake, format="debezium", tables=[declared])

@@ -288,6 +288,7 @@ def test_a_program_that_outlives_a_killed_run_is_waited_for(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decision", [pytest.param("--done", marks=pytest.mark.long), "--rerun"])
 def test_an_unknown_step_is_settled_by_hand(
     media: Lake,

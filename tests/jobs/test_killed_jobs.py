@@ -29,6 +29,7 @@ every_point = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @every_point
 def test_a_job_whose_commit_carries_the_watermark_is_exactly_once_under_kills(media: Lake, point: str) -> None:
     killed(media, point, carries=True)

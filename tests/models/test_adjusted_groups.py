@@ -105,6 +105,7 @@ def test_columns_may_have_the_names_of_the_step(lake: Lake, adjusted: list[str])
     assert adjusted == ["done"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("large", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_sums_of_decimals_keep_all_their_digits(
     lake: Lake, adjusted: list[str], monkeypatch: pytest.MonkeyPatch, *, large: bool

@@ -121,6 +121,7 @@ def test_models_over_values_of_several_types_equal_their_queries(lake: Lake, que
     assert proof.strategies["keys"] + proof.strategies["retract"] > len(queries)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_models_computed_from_their_original_text_equal_their_queries(lake: Lake, every: int) -> None:
     proof = proof_of(lake, [*KINDS, *WHOLE][::every])

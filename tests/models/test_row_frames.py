@@ -107,6 +107,7 @@ def test_one_new_row_changes_the_rows_that_its_frames_reach(lake: Lake) -> None:
     assert world.run(KEYED, model)["agg.m"].changed == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_they_equal_their_query_after_two_changes(lake: Lake, every: int) -> None:
     prove(lake, random.Random(3), 2, models()[::every])

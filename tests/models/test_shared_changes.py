@@ -68,6 +68,7 @@ def views(spark: SparkSession) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_a_change_that_several_models_read_is_computed_once(lake: Lake, reads: Counter[str]) -> None:
     pipeline = declared(lake)
     run(lake, pipeline)

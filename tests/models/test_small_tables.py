@@ -86,6 +86,7 @@ def test_a_table_that_nothing_is_computed_from_is_overwritten(lake: Lake, monkey
     assert wrong == {"agg.read", "agg.keyed", "agg.parts", "agg.audited"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 8))])
 def test_steps_of_both_ways_equal_the_query(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     choose = random.Random(seed)

@@ -25,6 +25,7 @@ LENGTHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "every"),
     [

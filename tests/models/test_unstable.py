@@ -126,6 +126,7 @@ def test_rows_grouped_by_a_sum_are_not_found_by_it(lake: Lake) -> None:
     assert {outcomes[f"agg.{n}"].strategy for n in names} == {"keys"}
 
 
+@pytest.mark.long
 def test_values_that_depend_on_ties_are_those_of_one_computation(lake: Lake) -> None:
     choose = random.Random(3)
     names = ["numbered", "first_of_each", "first_joined", "placed"]

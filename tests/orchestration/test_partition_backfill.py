@@ -205,6 +205,7 @@ def test_a_table_that_follows_says_so(redone: Redone) -> None:
     assert redone.record.of("final.orders").why == "1 partition: rows that differ are written"
 
 
+@pytest.mark.long
 def test_a_failed_audit_of_one_table_publishes_none_and_a_repetition_goes_on(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
@@ -261,6 +262,7 @@ def test_what_a_cancelled_backfill_has_built_is_discarded_by_the_next_tick(
     redone.days.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", ["building", pytest.param("ready", marks=pytest.mark.long)])
 def test_an_interrupted_run_is_continued_by_its_repetition(
     redone: Redone, state: str, monkeypatch: pytest.MonkeyPatch
@@ -399,6 +401,7 @@ def test_a_run_over_one_partition_of_one_table_writes_to_the_table_itself(redone
     redone.days.check()
 
 
+@pytest.mark.long
 def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_discarded(
     redone: Redone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +422,7 @@ def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_
     assert heads(redone.lake) == before
 
 
+@pytest.mark.long
 def test_a_rebuild_of_several_tables_is_one_backfill_of_everything(redone: Redone) -> None:
     job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
     result = job.execute_in_process(instance=redone.instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False)

@@ -39,6 +39,7 @@ def daily_by_partition() -> Pipeline:
     return Pipeline(config, models=[daily, enriched])
 
 
+@pytest.mark.long
 def test_inputs_trigger_runs_and_lookups_do_not(
     daily_by_partition: Pipeline, lake: Lake, instance: dg.DagsterInstance
 ) -> None:

@@ -327,6 +327,7 @@ def test_a_resource_with_one_session_runs_steps_one_after_the_other(plain_lake: 
         assert build_definitions(pipeline, plain_lake, pyspark=resource).executor is executor
 
 
+@pytest.mark.long
 @pytest.mark.system
 @pytest.mark.parametrize("what", [pytest.param("hears", marks=pytest.mark.long), "deaf"])
 def test_an_interrupted_run_ends_with_steps_that_ignore_interrupts(instance: dg.DagsterInstance, what: str) -> None:

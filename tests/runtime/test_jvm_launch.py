@@ -18,6 +18,7 @@ pytestmark = pytest.mark.system
 PLANTED = "planted=secret: #1 \\ ü"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="command lines are read from /proc")
 def test_a_secret_setting_is_on_no_command_line(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -157,6 +157,7 @@ def test_changed_columns_are_published_too(lake: Lake) -> None:
     assert "oldest" in [f.name for f in lake.table("agg.cities").schema().fields]
 
 
+@pytest.mark.long
 def test_without_transactions_whoever_looks_next_publishes_the_rest(lake: Lake, one_by_one: OneByOne) -> None:
     people, backfill = killed_while_publishing(lake, one_by_one, 2)
     record = settled(lake, Records(lake).get(backfill.record.id))

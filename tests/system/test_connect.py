@@ -207,6 +207,7 @@ attributes:
 """
 
 
+@pytest.mark.long
 def test_two_lakes_share_a_process_and_a_server(remote: str, tmp_path: Path) -> None:
     (pipeline := tmp_path / "defs.yaml").write_text(COUNTED)
     lakes = {name: Lake(LakeConfig(home=tmp_path / name)) for name in ("a", "b")}
@@ -224,6 +225,7 @@ def test_two_lakes_share_a_process_and_a_server(remote: str, tmp_path: Path) -> 
     assert rows(lakes["b"], "agg.stars") == [(1, 6)]
 
 
+@pytest.mark.long
 def test_views_of_changes_are_read_over_spark_connect_by_other_sessions_too(remote: str, tmp_path: Path) -> None:
     log, none = tmp_path / "views.log", tmp_path / "none"
     nothing = {"LAKE_SPARK__REMOTE": remote, "LAKE_HOME": str(tmp_path / "lake"), "JAVA_HOME": str(none)}

@@ -164,6 +164,7 @@ def test_files_and_folders_are_their_owners(everything: Everything) -> None:
     assert {p for p in as_nobody(readable) if p not in own and not p.startswith("tmp/sockets")} == set()
 
 
+@pytest.mark.long
 def test_every_socket_asks_who_is_there(everything: Everything) -> None:
     """Dagster's UI does not, which SECURITY.md says."""
     tcp = {c.laddr.port: (p, c.laddr.ip) for p, c in everything.listeners() if c.family != socket.AF_UNIX}
