@@ -216,14 +216,16 @@ def replayed(both: Both, choose: random.Random) -> None:
 BETWEEN = (nothing, rolled_back, staging_rolled_back, expired, rebuilt, replayed)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 12))])
+LONG = [pytest.param(form, n, 6, marks=pytest.mark.long) for form in FORMS for n in range(12)]
+
+
+@pytest.mark.parametrize(("form", "seed", "rounds"), [("debezium", 0, 3), *LONG])
 def test_a_random_history_equals_one_complete_reading(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, form: str, seed: int
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, form: str, seed: int, rounds: int
 ) -> None:
     choose = random.Random(seed)
     both = Both(lake, form, choose, monkeypatch)
-    for _ in range(6):
+    for _ in range(rounds):
         both.land()
         both.run(choose.choice([None, None, 0, 1]))
         choose.choice(BETWEEN)(both, choose)
@@ -231,10 +233,8 @@ def test_a_random_history_equals_one_complete_reading(
     both.check()
 
 
-@pytest.mark.parametrize(
-    "between",
-    [nothing, pytest.param(rolled_back, marks=pytest.mark.long), pytest.param(rebuilt, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("between", [nothing, rolled_back, rebuilt])
 def test_a_run_that_is_killed_at_any_point_between_its_readings_is_repeated(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, points: Points, between: Callable[[Both, random.Random], None]
 ) -> None:

@@ -25,6 +25,13 @@ MODELS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_views_of_killed_runs(spark_lake: Lake) -> None:
+    """Runs that other tests have killed leave theirs in the JVM."""
+    for view in views(spark_lake.spark()):
+        spark_lake.spark().catalog.dropGlobalTempView(view)
+
+
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often the changed rows of each table are computed."""

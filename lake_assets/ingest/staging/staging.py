@@ -101,7 +101,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     if pending.is_empty:
         return _renamed(lake, spec, known_marks(table), began)
     if not reread_reason and (reason := reason_of_rollback(lake, spec, raw, pending)):
-        pending, reread_reason = replace(pending, mark=None, lost=None), reason
+        pending, reread_reason = Window(spec.raw, None, head_of(raw)), reason
     # The table, if all records are to be read again for a declared rename alone.
     renamed = table if table is not None and not rebuild and reread_reason == reason_to_unite(spec, table) else None
     if renamed is not None and reread_reason and carries_both(lake, spec, renamed):
