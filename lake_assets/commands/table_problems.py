@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pyiceberg.table import Table
 
 from lake_assets.capture.renamed_columns import renamed_since
+from lake_assets.ingest.staging.raw_windows import missing_after_rollback, what_is_missing
 from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark
@@ -37,7 +38,7 @@ def _then(failure: Failure) -> str:
 def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | None]) -> list[str]:
     """Return the sources whose history since the watermark is lost, each with what to do."""
     if source_of(table) is not None:
-        return []  # a staging table finds the new records by their positions
+        return _undone_records(table_id, table, sources)
     texts: list[str] = []
     for name, source in sources.items():
         if source is None:
@@ -51,6 +52,16 @@ def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | 
             )
             texts.append(f"{lost.why}{advice}")
     return texts
+
+
+def _undone_records(table_id: TableId, table: Table, raws: Mapping[str, Table | None]) -> list[str]:
+    """Return the raw tables that have to land records again. If history is lost, new records have later positions."""
+    windows = [(raw, window_of(table_id, table, TableId.parse(n), raw)) for n, raw in raws.items() if raw is not None]
+    return [
+        what_is_missing(table_id, window.source, missing)
+        for raw, window in windows
+        if (missing := missing_after_rollback(raw, window))
+    ]
 
 
 def renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table | None]) -> list[str]:

@@ -44,6 +44,7 @@ HISTORY = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "partitioned"),
     [

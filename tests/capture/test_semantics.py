@@ -147,6 +147,7 @@ def test_format_v1(lake: Lake, namespace: str, upgrade: bool) -> None:
     t.exact((None, b), (a, b), (b, c), (a, d), (c, d))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("granularity", ["file", pytest.param("partition", marks=pytest.mark.long)])
 def test_v2_position_deletes(lake: Lake, namespace: str, granularity: str) -> None:
     t = History(lake, f"{namespace}.t", 2, "merge-on-read", more=BY_GROUP)

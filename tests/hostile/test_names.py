@@ -62,6 +62,7 @@ def cases() -> list[Any]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("form", "names"), cases())
 def test_tables_of_any_name_are_readable(lake: Lake, form: str, names: tuple[str, ...]) -> None:
     rows = [(t, {"id": i, "v": t}) for i, t in enumerate((BESIDE, *names, BESIDE))]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
+from lake_assets.commands.run_and_status import table_status
+from lake_assets.lake import TableId
 from lake_assets.tables.outcome import Outcome
 from tests.ingest.test_rejects import TYPED, Stream, change
 
@@ -90,6 +92,8 @@ def test_records_that_land_again_after_a_step_of_staging_are_not_absorbed_twice(
     waiting = landings.only(STAGING)
     assert waiting.status == "waiting"
     assert "2 records that staging.items may have absorbed have not landed again" in waiting.why
+    status = table_status(landings.lake, TableId.parse(STAGING))
+    assert (status.is_behind, status.lost) == (True, [waiting.why])
     assert STAGING not in {p.table for p in landings.pipeline.pending(landings.lake)}
     outcome = landings.run()[STAGING]
     assert (outcome.status, outcome.strategy) == ("absorbed", "append")

@@ -310,7 +310,7 @@ def test_a_replay_that_was_killed_after_routing_is_made_good_by_the_next(
     [
         pytest.param("2", False, marks=pytest.mark.long),
         ("1", True),
-        ("50%", False),
+        pytest.param("50%", False, marks=pytest.mark.long),
         pytest.param("49%", True, marks=pytest.mark.long),
     ],
 )
@@ -354,6 +354,7 @@ KILLS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.long), True], ids=["before", "after"])
 @pytest.mark.parametrize(
     ("where", "name"),

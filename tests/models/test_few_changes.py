@@ -128,6 +128,7 @@ def files(lake: Lake) -> set[str]:
     return {row["file_path"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.long)], ids=["few", "many"])
 def test_changes_equal_the_query_however_many_are_grouped_at_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, few: bool

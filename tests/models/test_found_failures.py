@@ -78,6 +78,7 @@ def test_a_column_of_using_in_an_aggregate_of_having(lake: Lake, side: str) -> N
     proof.run()
 
 
+@pytest.mark.long
 def test_counting_under_a_filter_that_keeps_no_row_is_zero(lake: Lake) -> None:
     sql = "SELECT g, count_if(id > 0) FILTER (WHERE id > 2) AS n FROM final.b GROUP BY g"
     proof = Proof(lake, {"agg.m": Query(sql, ())}, ["final.a", "final.b"])

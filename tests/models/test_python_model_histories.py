@@ -79,6 +79,7 @@ def test_a_lookup_that_is_an_input_too_computes_everything_if_declared(lake: Lak
     assert step(lake, named).why == "a lookup changed"
 
 
+@pytest.mark.long
 def test_a_lookup_that_was_created_again_computes_everything_if_declared(lake: Lake) -> None:
     make(lake, "id INT", "(1)", "(2)")
     make(lake, "id INT, name STRING", "(1, 'a')", name="src.names")

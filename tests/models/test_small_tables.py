@@ -145,6 +145,7 @@ def test_columns_that_cannot_be_compared_or_cast_are_written_in_full(
     assert lake.spark().table("agg.lists").count() == 4
 
 
+@pytest.mark.long
 @overwritten
 def test_what_somebody_else_did_to_the_table_is_mended(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, overwritten: int

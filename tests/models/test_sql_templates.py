@@ -76,6 +76,7 @@ def yaml_of(folder: Path, models: list[dict[str, Any]], **more: Any) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_tables_equal_their_queries_over_everything(lake: Lake, tmp_path: Path) -> None:
     history, p = History(lake, 1, "merge-on-read"), Pipeline.load(yaml_of(tmp_path, MODELS))
     history.arrive()

@@ -156,6 +156,7 @@ def test_ranges_of_rows_that_depend_on_other_ranges_are_computed_in_full() -> No
     assert planned(f"SELECT id, g FROM ({TIED}) WHERE n = 1", time="id").strategy == "full"
 
 
+@pytest.mark.long
 def test_most_generated_queries_are_exact() -> None:
     """Generated queries have no ties; only sums and averages of floating-point numbers are in doubt."""
     schemas = {TableId.parse(t): {n: k.lower() for n, k in c.items()} for t, c in COLUMNS.items()}

@@ -123,6 +123,7 @@ def _query(choose: random.Random) -> str:
             return select
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.long)])
 def test_rewritten_joins_by_name_equal_spark_s_result(spark_lake: Lake, count: int) -> None:
     spark = spark_lake.spark()

@@ -150,6 +150,7 @@ def observed(result: dg.ExecuteInProcessResult) -> Iterator[tuple[str, dict[str,
                 yield ".".join(data.asset_observation.asset_key.path), metadata
 
 
+@pytest.mark.long
 def test_the_first_run_publishes_all_tables_and_the_others_mark_their_partitions(redone: Redone) -> None:
     redone.launch("one")
     first = redone.step("one", "final.orders", "agg.wide")

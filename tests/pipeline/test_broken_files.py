@@ -105,6 +105,7 @@ OWN = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "own", "advice"), OWN)
 def test_a_table_whose_own_data_is_gone_goes_on_as_its_error_advises(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], Any], own: str, advice: str

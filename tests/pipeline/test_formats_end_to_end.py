@@ -210,6 +210,7 @@ def ids(lake: Lake, table: str) -> Counter[Any]:
     return Counter(r[KEY] for r in rows(lake, table))
 
 
+@pytest.mark.long
 def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake: Lake) -> None:
     lines, source = lines_of("debezium-plain", Workload(seed=5, events=90, keys=10, key_changes=0.3))
     spark = lake.spark()

@@ -8,6 +8,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.verification import verify
 
 
+@pytest.mark.long
 def test_each_step_of_population_has_its_numbers(lake: Lake) -> None:
     pipeline = Pipeline.load(population.PIPELINE)
     numbers: list[dict[str, int]] = []

@@ -62,6 +62,7 @@ def damage(feed: Feed, table: str) -> None:
     feed.lake.spark().sql(f"DELETE FROM {name} WHERE city = 'c'")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "declared",
     [

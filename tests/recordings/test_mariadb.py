@@ -204,6 +204,7 @@ def test_events_of_one_position_are_in_the_order_of_the_stream(spark_lake: Lake)
 ORDERED = ("users", "positions", "refreshed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tables", [ORDERED[:1], pytest.param(ORDERED, marks=pytest.mark.long)], ids=["some", "all"])
 def test_shuffled_and_repeated_flat_events_lead_to_the_same_rows(lake: Lake, tables: tuple[str, ...]) -> None:
     choose = random.Random(7)

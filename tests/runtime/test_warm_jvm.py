@@ -107,6 +107,7 @@ def open_catalogs(borrower: Borrower) -> list[str]:
     return [f.path for f in borrower.jvm.open_files() if Path(f.path).name.startswith("catalog.db")]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
     keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path

@@ -97,6 +97,7 @@ def test_own_code_equals_its_events_over_spark_connect(
             assert Counter(map(tuple, lake.spark().table(table).collect())) == rows, table
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("with_what", ["", "/;token=guessed"])
 def test_a_client_without_the_token_is_turned_away(remote: str, tmp_path: Path, with_what: str) -> None:
     address = remote.replace("127.0.0.1", "localhost") + with_what

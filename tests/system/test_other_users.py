@@ -179,6 +179,7 @@ def test_every_socket_asks_who_is_there(everything: Everything) -> None:
     assert as_nobody(lambda: _connect_without_token(everything.connect)) == "UNAUTHENTICATED"
 
 
+@pytest.mark.long
 def test_sockets_in_the_file_system_are_their_owners(everything: Everything) -> None:
     paths = {c.laddr for _, c in everything.listeners() if c.family == socket.AF_UNIX}
     assert paths

@@ -355,6 +355,7 @@ def test_what_an_audit_looks_at_comes_first(lake: Lake) -> None:
 # --- killed steps, concurrent runs, other writers ---------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", ["scd1", pytest.param("append", marks=pytest.mark.long), pytest.param("keys", marks=pytest.mark.long)]
 )

@@ -167,6 +167,7 @@ def test_icebergs_partitions_are_those_of_utc(partitions: Partitions, kind: str,
     assert partitions.is_aligned(kind) == aligned
 
 
+@pytest.mark.long
 def test_a_condition_selects_the_rows_of_its_keys_and_no_others(spark_lake: Lake) -> None:
     spark, choose = spark_lake.spark(), random.Random(4)
     first = datetime(2024, 10, 26, 20, tzinfo=UTC)

@@ -21,7 +21,7 @@ from lake_assets.ingest.raw.shared_streams import nothing_until
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.staging.rereading import reason_to_reread
 from lake_assets.ingest.staging.staging_columns import has_former_names
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors, between
 from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
 
@@ -47,7 +47,7 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     reason = reason_to_reread(spec, table) if table is not None else None
     if reason:
         return replace(window, mark=None, lost=None), reason
-    if window.mark and _missing_after_rollback(raw, window):
+    if window.mark and missing_after_rollback(raw, window):
         window = replace(window, head=window.mark)
     return replace(window, is_due=has_former_names(spec, table)), None
 
@@ -73,17 +73,20 @@ def reason_to_wait(lake: LakeBase, spec: StagingSpec, table: Table, raw: Table, 
         last = lake.spark().table(lake.sql_name(spec.table)).agg(F.max(POSITION)).collect()[0][0]
         missing = max(0, (-1 if last is None else last) + 1 - next_position(lake, spec.raw, raw))
     elif pending.is_empty:
-        missing = _missing_after_rollback(raw, window_of(spec.table, table, spec.raw, raw))
-    if not missing:
-        return ""
+        missing = missing_after_rollback(raw, window_of(spec.table, table, spec.raw, raw))
+    return what_is_missing(spec.table, spec.raw, missing) if missing else ""
+
+
+def what_is_missing(table: TableId, raw: TableId, records: int) -> str:
+    """Return what a staging table waits for, and what to do, given the number of missing records."""
     return (
-        f"{spec.raw} was rolled back, and {missing:,} records that {spec.table} may have absorbed have not landed "
-        f"again. Land them again, or roll {spec.raw} back to a snapshot that has them. To start from the records "
-        f"that {spec.raw} holds now, drop {spec.table} and run the pipeline"
+        f"{raw} was rolled back, and {records:,} records that {table} may have absorbed have not landed again. Land "
+        f"them again, or roll {raw} back to a snapshot that has them. To start from the records that {raw} holds now, "
+        f"drop {table} and run the pipeline"
     )
 
 
-def _missing_after_rollback(raw: Table, window: Window) -> int:
+def missing_after_rollback(raw: Table, window: Window) -> int:
     """Return how many records the raw table lacks at its end, compared with the absorbed snapshot."""
     if window.start is None or between(raw.metadata, window.start, window.head.snapshot).is_forward:
         return 0
