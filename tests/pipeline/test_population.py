@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import population
 from lake_assets.models.model_spec import ModelSpec
