@@ -203,7 +203,8 @@ def expired(both: Both, choose: random.Random) -> None:
 
 
 def rebuilt(both: Both, choose: random.Random) -> None:
-    """Every record is read again."""
+    """Every record is read again; `max_rejected` would count all of their rejects."""
+    both.declare(None)
     if both.lake.exists("staging.items"):
         both.stream.pipeline.rebuild(both.lake, "staging.items")
 
