@@ -22,7 +22,8 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.staging.rereading import reason_to_reread
 from lake_assets.ingest.staging.staging_columns import has_former_names
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata.snapshot_log import ancestors, between
+from lake_assets.lake.metadata.snapshot_log import between
+from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
 
 
@@ -67,7 +68,7 @@ def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
 
 
 def reason_to_wait(lake: LakeBase, spec: StagingSpec, table: Table, raw: Table, pending: Window) -> str:
-    """Return why new records are not read before raw has landed others again; empty: they are read."""
+    """Return why staging waits until raw has landed undone records again; empty: it does not wait."""
     missing = 0
     if pending.lost:
         last = lake.spark().table(lake.sql_name(spec.table)).agg(F.max(POSITION)).collect()[0][0]
@@ -97,14 +98,14 @@ def missing_after_rollback(raw: Table, window: Window) -> int:
 
 def _records_until(raw: Table, snapshot_id: int | None) -> int | None:
     """Return the position after the last record as of a snapshot; None: its landing has expired."""
-    for snapshot in ancestors(raw, snapshot_id) if snapshot_id is not None else ():
-        if snapshot.summary and (text := snapshot.summary.additional_properties.get(POSITION_PROPERTY)):
-            return int(text)
-    return None if snapshot_id is not None else 0
+    if snapshot_id is None:
+        return 0
+    match = find_property(raw, POSITION_PROPERTY, snapshot_id)
+    return int(match[0]) if match else None
 
 
 def reason_of_rollback(lake: LakeBase, spec: StagingSpec, raw: Table, pending: Window) -> str:
-    """Return why every record is read again: others have the places of some that were absorbed; empty: none have."""
+    """Return why every record is read again: raw has other records at absorbed positions. Empty: it has not."""
     if pending.start is None and not pending.lost:
         return ""
     if pending.lost:
@@ -122,9 +123,11 @@ def reason_of_rollback(lake: LakeBase, spec: StagingSpec, raw: Table, pending: W
 
 def _of_other_landings(lake: LakeBase, spec: StagingSpec) -> DataFrame:
     """Return the positions at which the raw table has a record that landed at another time than the absorbed one."""
-    held = lake.spark().table(lake.sql_name(spec.table)).selectExpr(f"{POSITION} AS position", f"{ARRIVED_AT} AS then")
+    absorbed = (
+        lake.spark().table(lake.sql_name(spec.table)).selectExpr(f"{POSITION} AS position", f"{ARRIVED_AT} AS then")
+    )
     raw = about(lake.spark().table(lake.sql_name(spec.raw)), spec)
-    return raw.join(held.distinct(), "position").where("NOT arrived_at <=> then").select("position").distinct()
+    return raw.join(absorbed.distinct(), "position").where("NOT arrived_at <=> then").select("position").distinct()
 
 
 def without_absorbed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:

@@ -45,9 +45,12 @@ class Watermark:
 Watermarks = Mapping[str, Watermark]
 
 
-def find_property(table: Table, key: str) -> tuple[str, Snapshot] | None:
-    """Return a summary property of the newest ancestor that has it: commits of other programs lack it."""
-    for snapshot in ancestors(table):
+def find_property(table: Table, key: str, snapshot_id: int | None = None) -> tuple[str, Snapshot] | None:
+    """Return a summary property of the newest ancestor of a snapshot (default: the current one) that has it.
+
+    Commits of other programs lack it.
+    """
+    for snapshot in ancestors(table, snapshot_id):
         if snapshot.summary and (value := snapshot.summary.additional_properties.get(key)):
             return value, snapshot
     return None
