@@ -55,7 +55,7 @@ def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | 
 
 
 def _undone_records(table_id: TableId, table: Table, raws: Mapping[str, Table | None]) -> list[str]:
-    """Return the raw tables that have to land records again. If history is lost, new records have later positions."""
+    """Return which raw tables have to land records again. Not checked if history is lost: that needs Spark."""
     windows = [(raw, window_of(table_id, table, TableId.parse(n), raw)) for n, raw in raws.items() if raw is not None]
     return [
         what_is_missing(table_id, window.source, missing)
