@@ -22,6 +22,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.verification import verify
 from tests.support.damages import Damages, Row
 from tests.support.people import AGES, CITIES, OLDEST, People
+from tests.support.seeds import long_seeds
 from tests.support.streams import heads
 from tests.support.upkeep import compact_and_expire
 
@@ -180,7 +181,7 @@ class History:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 50))])
+@pytest.mark.parametrize("seed", [0, *long_seeds(1, 8)])
 def test_a_random_history_of_backfills(lake: Lake, seed: int) -> None:
     go_through(lake, seed)
 

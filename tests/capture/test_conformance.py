@@ -2,12 +2,10 @@
 
 A round makes a table of random kind, commits random changes to it, and looks at random windows with and without keys.
 What a snapshot holds is read when it is the current one, so that the oracle does not depend on captures.
-`CAPTURE_ROUNDS=300 CAPTURE_SEED=1000 pytest -m long -k conformance` runs other rounds than usual.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -19,8 +17,8 @@ from lake_assets import Lake
 from lake_assets.capture import Capture
 from tests.capture.jvm import Java
 from tests.capture.oracle import assert_upserts, bag, changes
+from tests.support.seeds import seeds
 
-ROUNDS, SEED = int(os.environ.get("CAPTURE_ROUNDS", "40")), int(os.environ.get("CAPTURE_SEED", "100"))
 COLUMNS = ["id", "g", "v", "x"]
 SPECS = ["", "", "g", "x", "bucket(2, id)", "truncate(1, v)", "g, x", "void"]
 METRICS = ["default", "none", "counts", "mixed", "per column"]
@@ -259,7 +257,7 @@ def test_conformance(lake: Lake, namespace: str, seed: int) -> None:
 
 @pytest.mark.long
 def test_long_conformance(lake: Lake, namespace: str) -> None:
-    for seed in range(SEED, SEED + ROUNDS):
+    for seed in seeds(100, 20):
         run(lake, namespace, seed, 6)
         lake.spark().sql(f"DROP TABLE {lake.sql_name(f'{namespace}.c{seed}')}")
         print(f"round {seed} holds", flush=True)

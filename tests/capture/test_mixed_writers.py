@@ -1,11 +1,7 @@
-"""Tables that PyIceberg and Spark change in turn: a feed leads from start to end with no other changes.
-
-`CAPTURE_ROUNDS=300 CAPTURE_SEED=1000 pytest -m long -k mixed_writers` runs other rounds than usual.
-"""
+"""Tables that PyIceberg and Spark change in turn: a feed leads from start to end with no other changes."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Any
 
@@ -14,8 +10,7 @@ import pytest
 from lake_assets import Lake
 from tests.capture.mixed_history import MixedHistory
 from tests.capture.oracle import assert_upserts, bag, changes
-
-ROUNDS, SEED = int(os.environ.get("CAPTURE_ROUNDS", "40")), int(os.environ.get("CAPTURE_SEED", "100"))
+from tests.support.seeds import seeds
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
@@ -25,7 +20,7 @@ def test_mixed_writers(lake: Lake, namespace: str, seed: int) -> None:
 
 @pytest.mark.long
 def test_long_mixed_writers(lake: Lake, namespace: str) -> None:
-    for seed in range(SEED, SEED + ROUNDS):
+    for seed in seeds(100, 20):
         run(lake, namespace, seed, 7, windows=5)
         lake.spark().sql(f"DROP TABLE {lake.sql_name(f'{namespace}.m{seed}')}")
         print(f"round {seed} holds", flush=True)

@@ -18,6 +18,7 @@ from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import parse
 from lake_assets.lake import TableId
 from tests.support.connect_values import TYPES, ConnectType, more_values, unscaled
+from tests.support.seeds import long_seeds
 
 NAMES = list(TYPES)
 FLOATS = {f"v{i}" for i, name in enumerate(NAMES) if name in ("float32", "float64", "double")}
@@ -61,7 +62,7 @@ def same(column: str, stored: str | None, expected: str | None) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 8))])
+@pytest.mark.parametrize("seed", [1, *long_seeds(2, 3)])
 def test_a_value_is_stored_as_it_is_or_is_a_misfit_of_its_column(spark_lake: Lake, seed: int) -> None:
     choose = random.Random(seed)
     values = {name: [*kind.values, *more_values(kind, choose, 40)] for name, kind in TYPES.items()}

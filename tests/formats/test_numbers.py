@@ -14,6 +14,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.ingest.records.event_rows import BAD
 from tests.ingest.test_misfitting_values import RECORDS, _object, read
+from tests.support.seeds import long_seeds
 
 KINDS = ("int", "bigint", "double", "float", "decimal(38,0)", "decimal(12,2)", "decimal(38,20)")
 NUMBERS = [
@@ -91,7 +92,7 @@ def random_numbers(choose: random.Random, count: int) -> list[str]:
     return [one() for _ in range(count)] + [d for d in doubles if d[-1].isdigit()]
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 8))])
+@pytest.mark.parametrize("seed", [1, *long_seeds(2, 2)])
 @pytest.mark.parametrize(
     "form", [f if f in ("change-set in CSV", "debezium") else pytest.param(f, marks=pytest.mark.long) for f in RECORDS]
 )

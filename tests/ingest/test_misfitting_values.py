@@ -23,6 +23,7 @@ from lake_assets.ingest.records.parsing import parse
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
 from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.seeds import long_seeds
 
 FORTY = "1234567890123456789012345678901234567890"
 # Type, a value as it stands in JSON, and as text where it fits; None: it does not.
@@ -138,7 +139,7 @@ def read(
     return [r.asDict() for r in rows.selectExpr(*texts).orderBy("_position").collect()]
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 8))])
+@pytest.mark.parametrize("seed", [1, *long_seeds(2, 2)])
 @every_form
 def test_every_value_is_read_exactly_or_is_a_misfit_as_declared(spark_lake: Lake, form: str, seed: int) -> None:
     choose = random.Random(f"{form} {seed}")

@@ -14,6 +14,7 @@ from lake_assets.commands.run_and_status import table_status
 from lake_assets.lake import TableId
 from lake_assets.tables.outcome import Outcome
 from tests.ingest.test_rejects import TYPED, Stream, change
+from tests.support.seeds import long_seeds
 
 RAW, STAGING = "raw.events", "staging.items"
 
@@ -186,7 +187,7 @@ STEPS: tuple[Callable[[Landings, random.Random], None], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 12))])
+@pytest.mark.parametrize("seed", long_seeds(0, 6))
 def test_a_random_history_of_rollbacks_ends_with_the_records_of_raw(lake: Lake, seed: int) -> None:
     choose = random.Random(seed)
     landings = Landings(lake, **({"max_files": 1} if seed % 2 else {}))

@@ -18,6 +18,7 @@ from lake_assets.ingest.staging.staging_writes import Written
 from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, TEXT, TIMESTAMP, Event, Table
 from tests.support.kills import Points, killed_everywhere
+from tests.support.seeds import seeds
 
 # JSON of values: usual ones, those in a rare notation, and those that do not fit.
 WHOLE = (["1", "-7", "9007199254740993"], ["2e0", "2.342361e+06", "12.0"], ["1.5", "9223372036854775808", '"x"'])
@@ -220,7 +221,7 @@ def replayed(both: Both, choose: random.Random) -> None:
 BETWEEN = (nothing, rolled_back, staging_rolled_back, expired, rebuilt, replayed)
 
 
-LONG = [pytest.param(form, n, 6, marks=pytest.mark.long) for form in FORMS for n in range(12)]
+LONG = [pytest.param(form, n, 6, marks=pytest.mark.long) for form in FORMS for n in seeds(0, 5)]
 
 
 @pytest.mark.parametrize(("form", "seed", "rounds"), [("debezium", 0, 3), *LONG])

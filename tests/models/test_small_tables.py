@@ -11,6 +11,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.models.steps import cost_estimate
 from tests.models.test_strategies import World
+from tests.support.seeds import long_seeds
 
 MODELS: list[dict[str, Any]] = [
     {"name": "staging.shops", "sql": "SELECT id, upper(name) AS name FROM final.shops WHERE name IS NOT NULL"},
@@ -87,7 +88,7 @@ def test_a_table_that_nothing_is_computed_from_is_overwritten(lake: Lake, monkey
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 8))])
+@pytest.mark.parametrize("seed", [0, *long_seeds(1, 3)])
 def test_steps_of_both_ways_equal_the_query(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     choose = random.Random(seed)
     world = world_with_rows(lake, 30)

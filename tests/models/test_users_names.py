@@ -14,6 +14,7 @@ from lake_assets.models.sql.model_plan import ModelPlan, parse, plan
 from lake_assets.models.sql.sql_errors import column_problems
 from tests.models.test_plan import SCHEMAS
 from tests.support.queries import TABLES, TYPES, queries
+from tests.support.seeds import long_seeds
 
 FLIGHTS = {
     **SCHEMAS,
@@ -66,7 +67,7 @@ def test_columns_are_shown_with_the_alias_of_their_table() -> None:
     assert "filter f.miles > 3" in descriptions
 
 
-@pytest.mark.parametrize("seed", [7, *(pytest.param(n, marks=pytest.mark.long) for n in range(20))])
+@pytest.mark.parametrize("seed", [7, *long_seeds(8, 5)])
 def test_random_queries_show_their_own_names(seed: int) -> None:
     schemas = {TableId.parse(t): {c: TYPES[k].lower() for c, k in kinds.items()} for t, kinds in TABLES.items()}
     for query in queries(seed, 40):

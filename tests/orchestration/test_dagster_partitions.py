@@ -19,6 +19,7 @@ from lake_assets.orchestration.dagster_partitions import mark_progress
 from lake_assets.pipeline.verification import verify
 from tests.orchestration.conftest import selected
 from tests.orchestration.partitioned import BERLIN, MODELS, Days
+from tests.support.seeds import seeds
 
 
 def check(lake: Lake, instance: dg.DagsterInstance, seed: int, steps: int) -> None:
@@ -207,6 +208,6 @@ def killed(_: object) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(10, 16))
+@pytest.mark.parametrize("seed", seeds(10, 3))
 def test_random_histories(lake: Lake, instance: dg.DagsterInstance, seed: int) -> None:
     check(lake, instance, seed, 12)

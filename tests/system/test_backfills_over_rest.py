@@ -27,6 +27,7 @@ from tests.conftest import lake_on
 from tests.support.damages import Damages
 from tests.support.kills import Killed, Points
 from tests.support.people import AGES, CITIES, OLDEST, People
+from tests.support.seeds import seeds
 from tests.system.rest_server import RestServer
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
@@ -61,13 +62,13 @@ def lake(new_lake: Callable[[str], Lake]) -> Lake:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", seeds(100, 3))
 def test_a_random_history_over_rest(lake: Lake, seed: int) -> None:
     go_through(lake, seed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(106, 109))
+@pytest.mark.parametrize("seed", seeds(106, 2))
 def test_a_random_history_published_one_table_after_the_other(lake: Lake, one_by_one: OneByOne, seed: int) -> None:
     go_through(lake, seed)
 

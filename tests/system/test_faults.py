@@ -17,9 +17,9 @@ from lake_assets.lake import caching_catalog
 from tests.conftest import small_lake
 from tests.support.faults import Faults, small_disk
 from tests.support.people import AGES, CITIES, People
+from tests.support.seeds import seeds
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
-SEEDS = 30
 # Of these the long run has a short part too, and every run that of the first: together they hold most kinds of faults.
 SHORT = (0, 1, 2)
 
@@ -53,7 +53,7 @@ def history(seed: int, home: Path, faults_each: int, patch: pytest.MonkeyPatch, 
     ("seed", "faults_each"),
     [
         *(pytest.param(seed, 1, marks=pytest.mark.long if seed else ()) for seed in SHORT),
-        *(pytest.param(seed, 2, marks=pytest.mark.long) for seed in range(SEEDS)),
+        *(pytest.param(seed, 2, marks=pytest.mark.long) for seed in seeds(0, 10)),
     ],
 )
 def test_a_history_of_faults_ends_in_the_tables_that_its_events_lead_to(

@@ -28,12 +28,12 @@ from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration.runs.run_history import ACTIVE
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import Rows, bag, final_rows
+from tests.support.seeds import seeds
 from tests.system.processes import SMALL_SPARK
 from tests.system.services import Service, Services, services
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
-SEEDS = 100
 BATCHES = 3
 VICTIMS = ("daemon", "code server", "code server and its runs", "run worker", "Spark")
 # Far more than it takes: a table whose run was killed waits half a minute and then two for its next attempt.
@@ -273,7 +273,7 @@ def last_tick(running: Services) -> dict[str, Any]:
     return ticks[0] if ticks else {"timestamp": 0.0, "status": "", "skipReason": ""}
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(0, 8))
 def test_a_history_of_kills_ends_in_the_tables_that_its_events_lead_to(
     seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -16,6 +16,7 @@ from lake_assets.capture import FieldRange
 from lake_assets.lake import TableId
 from lake_assets.tables.partitioning.table_partitions import OTHER, Partitions
 from lake_assets.tables.partitioning.touched_partitions import Touched, counted, keys_in, touched
+from tests.support.seeds import seeds
 
 T = TableId(("final",), "t")
 START = datetime(2024, 1, 1)  # noqa: DTZ001
@@ -127,7 +128,7 @@ def test_a_run_without_a_session_starts_one_for_the_rows(lake: Lake, monkeypatch
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(20, 23))
+@pytest.mark.parametrize("seed", seeds(20, 1))
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
 @pytest.mark.parametrize("name", list(DECLARED))
 def test_many_random_histories(lake: Lake, name: str, mode: str, seed: int) -> None:
