@@ -24,6 +24,7 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.staging import staging_writes
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
+from tests.support.seeds import HISTORIES
 
 ITEMS = "public.items"
 
@@ -591,7 +592,7 @@ def deletes_nothing(raw: dict[str, Any], staged: list[dict[str, Any]]) -> bool:
     return not before or max(before, key=lambda e: (e["_position"], e["_index"]))["_op"] == "delete"
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [2, pytest.param(8 * HISTORIES, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "name", [n if n in ("debezium-plain", "wal2json-v2") else pytest.param(n, marks=pytest.mark.long) for n in SAMPLES]
 )

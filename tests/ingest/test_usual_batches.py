@@ -221,7 +221,7 @@ def replayed(both: Both, choose: random.Random) -> None:
 BETWEEN = (nothing, rolled_back, staging_rolled_back, expired, rebuilt, replayed)
 
 
-LONG = [pytest.param(form, n, 6, marks=pytest.mark.long) for form in FORMS for n in seeds(0, 5)]
+LONG = [pytest.param(form, n, 6, marks=pytest.mark.long) for form in FORMS for n in seeds(0, 3)]
 
 
 @pytest.mark.parametrize(("form", "seed", "rounds"), [("debezium", 0, 3), *LONG])
