@@ -267,6 +267,7 @@ def test_a_replay_before_the_first_event_could_be_read_makes_the_table(lake: Lak
     assert [r["id"] for r in stream.rows("final.items")] == [1]
 
 
+@pytest.mark.long
 def test_records_that_could_not_be_routed_are_routed_after_a_fix(lake: Lake) -> None:
     line = json.loads(change("insert", 1, id=1, n=1))
     del line["table"], line["schema"]

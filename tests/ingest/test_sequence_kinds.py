@@ -41,6 +41,7 @@ ORDERS: Sequence[Sequence[Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_numbers_order_changes_by_value_whether_text_or_not(lake: Lake) -> None:
     """The later change comes first, in a batch of its own for some."""
     stream = Stream(lake, format="simplified", tables=[KEYED])
@@ -70,6 +71,7 @@ def test_a_change_without_a_place_is_rejected_and_freezes_nothing(lake: Lake) ->
     assert held(stream) == [(1, 5)]
 
 
+@pytest.mark.long
 def test_numbers_among_moments_are_rejected_until_another_order_is_declared(lake: Lake) -> None:
     """Within a batch and after it; what the reason advises works afterwards."""
     stream = Stream(lake, format="change-set", tables=[KEYED])
@@ -140,6 +142,7 @@ def test_versions_of_a_feed_are_whole_numbers(lake: Lake) -> None:
     assert reasons(stream) == [(1, "_commit_version is not a whole number of up to 20 digits")]
 
 
+@pytest.mark.long
 def test_ordinals_of_another_changelog_stop_the_table(lake: Lake) -> None:
     """Ordinals begin with 0 in each query of a changelog: the next one is no older than the one before."""
 

@@ -80,6 +80,7 @@ def test_a_group_in_doubt_is_recomputed(lake: Lake, adjusted: list[str]) -> None
     assert (done.strategy, done.updated) == ("retract", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.long)])
 def test_several_rows_of_a_group_are_noticed(lake: Lake, adjusted: list[str], mode: str) -> None:
     world = filled(lake)
@@ -94,6 +95,7 @@ def test_several_rows_of_a_group_are_noticed(lake: Lake, adjusted: list[str], mo
     assert "several rows of one ks" in done.why
 
 
+@pytest.mark.long
 def test_columns_may_have_the_names_of_the_step(lake: Lake, adjusted: list[str]) -> None:
     world = filled(lake)
     model = {

@@ -227,6 +227,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     assert looks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "small", [pytest.param(True, marks=pytest.mark.long), False], ids=["small files", "large files"]
 )

@@ -163,6 +163,7 @@ def test_a_model_that_fails_leaves_the_change_to_the_others(lake: Lake, reads: C
     assert views(lake.spark()) == []
 
 
+@pytest.mark.long
 def test_every_session_reads_the_shared_rows_until_all_models_have_ended(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

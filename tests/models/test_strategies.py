@@ -96,6 +96,7 @@ def test_a_change_of_a_table_without_the_time_recomputes_everything(lake: Lake) 
     assert "final.shops changed, and none of its columns corresponds to day" in done.why
 
 
+@pytest.mark.long
 def test_a_diamond_reads_one_snapshot_of_its_upstream_table(lake: Lake) -> None:
     world = World(lake, "t (id INT, v INT)")
     left_model = {"name": "agg.l", "sql": "SELECT id, v FROM final.t WHERE v > 0"}
@@ -272,6 +273,7 @@ TWO_RUNS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", [False, pytest.param(True, marks=pytest.mark.long)], ids=["same window", "larger window"]
 )

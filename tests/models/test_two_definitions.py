@@ -24,6 +24,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [0, pytest.param(10_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("table", QUERIES)
 @pytest.mark.parametrize("at_base", [True, pytest.param(False, marks=pytest.mark.long)])
