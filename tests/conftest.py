@@ -14,7 +14,8 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
 from lake_assets.lake.spark_session import packages
 from lake_assets.models.operators import operator_deltas
-from lake_assets.models.steps import cost_estimate, model_writer, retract_step
+from lake_assets.models.steps import cost_estimate, retract_step
+from lake_assets.tables.writing import table_writer as model_writer
 from lake_assets.runtime.jars import resolve
 from tests.support.kills import Points, around_writes
 

@@ -16,9 +16,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import event_format
 from lake_assets.lake import LakeBase
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.table_ddl import (
-    columns_of,
-)
+from lake_assets.tables.writing.table_ddl import columns_of
 
 
 class Target:

@@ -18,10 +18,10 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.batch_limits import left_behind
-from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import missing_sources
-from lake_assets.tables.table_ddl import columns_of, key_in
+from lake_assets.tables.writing.commit_counts import counts
+from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 
 def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebuild: bool = False) -> Outcome:

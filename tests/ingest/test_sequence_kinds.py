@@ -10,8 +10,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import OrderUnknownError
-from lake_assets.final.declaration import DECLARATION_PROPERTY
-from lake_assets.ingest.records.sequence_kinds import PROPERTY
+from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
+from lake_assets.tables.writing.table_state import ORDER_PROPERTY
 from tests.ingest.test_rejects import ITEMS, Stream
 
 KEYED = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}}
@@ -118,7 +118,7 @@ def test_a_table_from_before_is_made_again_in_the_right_order(lake: Lake) -> Non
     declared = json.loads(lake.table("final.items").properties[DECLARATION_PROPERTY])
     del declared["order"]
     spark.sql(f"ALTER TABLE {final} SET TBLPROPERTIES ('{DECLARATION_PROPERTY}' = '{json.dumps(declared)}')")
-    spark.sql(f"ALTER TABLE {staging} UNSET TBLPROPERTIES ('{PROPERTY}')")
+    spark.sql(f"ALTER TABLE {staging} UNSET TBLPROPERTIES ('{ORDER_PROPERTY}')")
     spark.sql(f"UPDATE {final} SET n = 99")  # whatever was made of them
     outcomes = stream.run(
         simplified("update", "2.7", 7), simplified("update", "2024-01-01", 8), simplified("update", "10.5", 4, 5)

@@ -22,8 +22,8 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import successor_of
 from lake_assets.lake.metadata.watermark import Watermark
-from lake_assets.tables import commits
-from lake_assets.tables.commits import on_branch
+from lake_assets.tables.writing import publication as commits
+from lake_assets.tables.writing.publication import on_branch
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}

@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.models.steps import retract_step
-from lake_assets.models.steps.model_writer import Writer
+from lake_assets.tables.writing.table_writer import Writer
 from tests.models.test_strategies import World
 from tests.support.seeds import seeds
 

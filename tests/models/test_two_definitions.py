@@ -11,7 +11,8 @@ from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps import cost_estimate, model_writer
+from lake_assets.models.steps import cost_estimate
+from lake_assets.tables.writing import table_writer as model_writer
 from lake_assets.models.steps.model_runs import absorb_sources
 from tests.models.test_strategies import World
 

@@ -18,9 +18,7 @@ from lake_assets.formats.event_model import (
     TRUNCATE,
 )
 from lake_assets.lake import quote
-from lake_assets.tables.table_ddl import (
-    columns_of,
-)
+from lake_assets.tables.writing.table_ddl import columns_of
 
 
 def window_events(target: Target, captured: Capture) -> tuple[DataFrame, int]:

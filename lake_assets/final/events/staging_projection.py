@@ -26,9 +26,7 @@ from lake_assets.formats.event_model import (
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import first_line
-from lake_assets.tables.table_ddl import (
-    columns_of,
-)
+from lake_assets.tables.writing.table_ddl import columns_of
 
 TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
 # Whether an event omits some source columns of a computed column: then its old value is outdated, and its new value

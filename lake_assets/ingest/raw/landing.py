@@ -49,7 +49,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import find_property, to_properties
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.pending_windows import known_marks
-from lake_assets.tables.table_ddl import check_owner
+from lake_assets.tables.writing.table_ddl import check_owner
 
 BYTES_A_FILE = 128 << 20
 FILES_A_COMMIT, ROWS_A_COMMIT = 1_000, 1_000_000

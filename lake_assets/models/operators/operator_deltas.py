@@ -47,7 +47,8 @@ from lake_assets.models.operators.query_tree import (
 )
 from lake_assets.models.operators.row_frames import RowFrames, row_frames
 from lake_assets.models.operators.running_windows import RunningWindows, running_windows
-from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
+from lake_assets.models.steps.kept_frames import MAX_BROADCAST, Frame, Frames
+from lake_assets.tables.writing.row_differences import SIGN
 
 # A table of at most so many rows is joined whole, however many rows of it are needed.
 SMALL_SIDE = 100_000

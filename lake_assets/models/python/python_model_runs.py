@@ -17,7 +17,6 @@ from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.affected_ranges import span_of
 from lake_assets.models.python.input_columns import replaced_columns, rows_at
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
@@ -36,7 +35,8 @@ from lake_assets.tables.pending_windows import Window, continues, head_of, known
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_ddl import check_owner_in, columns_of
+from lake_assets.tables.writing.table_ddl import check_owner_in, columns_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, bega
     with contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (spec.table, *due.tables)))
         call = _Call(lake, spec, due.windows, pinned, scope)
-        writer = ResultWriter(lake, spec, marks, base, call.frames, gate, due.target is None)
+        writer = ResultWriter(lake, spec, marks, due.target, call.frames, gate)
         if due.afresh:
             lost = [w.lost.why for w in due.windows.values() if w.lost]
             rows = call.rows()
@@ -177,7 +177,7 @@ def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, bega
         )  # fmt: skip
     return published(
         lake, spec.table, absorbed, strategy=done.strategy, why=done.why, began=began, marks=marks,
-        base=None if done.is_replaced else base, former=due.target, gate=gate,
+        former=due.target, gate=gate,
         details=left_behind(*due.windows.values()),
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from lake_assets.errors import (
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
@@ -50,7 +50,8 @@ from lake_assets.tables.pending_windows import Window, continues, head_of, known
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_ddl import check_owner_in
+from lake_assets.tables.writing.table_ddl import check_owner_in
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,9 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above,
             readers=pins.changes.readers_of, target=due.target, operators=plan.operators, is_read=spec.is_read,
         )  # fmt: skip
-        ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
+        ctx = ModelContext(
+            lake, spec, plan, sources, frames, due.target, marks, clock, expected, definition(spec), gate
+        )
         if spec.audits:
             gate.check({f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
         rebuilt = _create_or_rebuild(ctx, due, needed, rebuild)
@@ -170,7 +173,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
     details |= left_behind(*due.windows.values())
     return published(
         lake, spec.table, absorbed, strategy=done.strategy, why=done.why, began=began, marks=marks,
-        base=None if rebuilt else base, former=due.target, gate=gate, details=details,
+        former=due.target, gate=gate, details=details,
     )  # fmt: skip
 
 
@@ -184,7 +187,7 @@ def _create_or_rebuild(
     replaced = [] if is_schema_kept or not due.begun else _replaced_columns(due.tables, due.windows, needed)
     if due.begun and not replaced and (is_schema_kept or not ctx.columns_differ()):
         return None
-    make_table(ctx, is_new=due.target is None)
+    make_table(ctx)
     if due.target is not None and (rebuild or due.lost):
         return Done("rebuild", rebuild or due.lost)
     if replaced:
