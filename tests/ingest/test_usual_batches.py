@@ -99,7 +99,7 @@ class Both:
     """A stream read batch by batch, and the same files read completely by another pipeline.
 
     Attributes:
-        read: for each written batch: whether its events were read in the usual notations, and how it was written.
+        read: for each batch that was to be written: whether its events were read in the usual notations, and how.
     """
 
     def __init__(self, lake: Lake, form: str, choose: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +114,8 @@ class Both:
     def _told(self, write: Callable[..., Written], way: str) -> Callable[..., Written]:
         def wrapped(lake: Lake, spec: Any, *args: Any, **options: Any) -> Written:
             (parsed,) = (a for a in args if isinstance(a, parsing.Parsed))
-            written = write(lake, spec, *args, **options)
             self.read.append((parsed.read_completely is not None, way))
-            return written
+            return write(lake, spec, *args, **options)
 
         return wrapped
 
