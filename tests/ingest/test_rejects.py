@@ -24,6 +24,7 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.staging import staging_writes
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.writing.table_writer import TableWriter
 from tests.support.seeds import HISTORIES
 
 ITEMS = "public.items"
@@ -352,7 +353,7 @@ def test_a_replay_takes_in_what_can_be_read_beside_what_cannot(lake: Lake) -> No
 
 
 KILLS: list[tuple[Any, str]] = [
-    (rejects, "reject"), (staging_writes, "prepare"), (staging_writes, "append_if_unmoved"), (rejects, "ensure_rejected"),
+    (rejects, "reject"), (staging_writes, "prepare"), (TableWriter, "append"), (rejects, "ensure_rejected"),
 ]  # fmt: skip
 
 

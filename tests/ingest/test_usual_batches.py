@@ -15,7 +15,7 @@ from lake_assets import Lake
 from lake_assets.errors import LostEventsError, RejectedLimitError
 from lake_assets.ingest.records import parsing
 from lake_assets.ingest.staging import staging
-from lake_assets.ingest.staging.staging_writes import Written
+from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, TEXT, TIMESTAMP, Event, Table
 from tests.support.kills import Points, killed_everywhere
@@ -108,14 +108,13 @@ class Both:
         self.declared = FORMS[form][1]
         self.stream = Stream(lake, **self.declared)
         self.read: list[tuple[bool, str]] = []
-        for way in ("append_batch", "merge_batch", "replace_table"):
-            monkeypatch.setattr(staging, way, self._told(getattr(staging, way), way))
+        for way in ("append", "merge", "replace"):
+            monkeypatch.setattr(StagingWriter, way, self._told(getattr(StagingWriter, way), way))
 
     def _told(self, write: Callable[..., Written], way: str) -> Callable[..., Written]:
-        def wrapped(lake: Lake, spec: Any, *args: Any, **options: Any) -> Written:
-            (parsed,) = (a for a in args if isinstance(a, parsing.Parsed))
+        def wrapped(writer: StagingWriter, parsed: parsing.Parsed, **options: Any) -> Written:
             self.read.append((parsed.read_completely is not None, way))
-            return write(lake, spec, *args, **options)
+            return write(writer, parsed, **options)
 
         return wrapped
 
@@ -250,5 +249,5 @@ def test_a_run_that_is_killed_at_any_point_between_its_readings_is_repeated(
             both.run(None)
     between(both, choose)
     assert killed_everywhere(points, partial(both.run, None))
-    assert (True, "append_batch") in both.read
+    assert (True, "append") in both.read
     both.check()

@@ -12,11 +12,11 @@ from lake_assets import Lake, Pipeline
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId
 from lake_assets.models.steps import shared_changes
-from lake_assets.tables.writing.row_differences import SIGN
 from lake_assets.models.steps.kept_frames import Frame
 from lake_assets.models.steps.shared_changes import ChangeId, SharedChanges
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.verification import verify
+from lake_assets.tables.writing.row_differences import SIGN
 
 MODELS = {
     "agg.by_city": "SELECT city, count(*) AS n, sum(y) AS s FROM raw.a GROUP BY city",

@@ -15,10 +15,10 @@ from lake_assets.models.explanation import explain
 from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.operators.query_tree import scans, text
 from lake_assets.models.steps.cost_estimate import Estimate
-from lake_assets.tables.writing.table_writer import Writer
 from lake_assets.models.steps.recomputed_ranges import column_expressions, merged
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.writing.table_writer import Writer
 from tests.models.test_plan import SCHEMAS
 from tests.support.oracle import rows_of
 

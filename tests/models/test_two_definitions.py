@@ -12,8 +12,8 @@ from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps import cost_estimate
-from lake_assets.tables.writing import table_writer as model_writer
 from lake_assets.models.steps.model_runs import absorb_sources
+from lake_assets.tables.writing import table_writer
 from tests.models.test_strategies import World
 
 QUERIES = {
@@ -40,10 +40,10 @@ def test_rows_of_the_former_definition_are_not_published(
     before = _head(lake)
     world.sql("UPDATE final.t SET v = 9 WHERE id = 1")
     after = _head(lake)
-    begin = model_writer.on_branch
+    begin = table_writer.on_branch
 
     def run_the_new_one_first(*args: Any, **more: Any) -> Any:
-        monkeypatch.setattr(model_writer, "on_branch", begin)
+        monkeypatch.setattr(table_writer, "on_branch", begin)
         # It may have fixed its snapshots before the source moved: then it leaves the watermarks as they were.
         if at_base:
             world.sql(f"CALL lake.system.rollback_to_snapshot('final.t', {before})")
@@ -52,7 +52,7 @@ def test_rows_of_the_former_definition_are_not_published(
             world.sql(f"CALL lake.system.set_current_snapshot('final.t', {after})")
         return begin(*args, **more)
 
-    monkeypatch.setattr(model_writer, "on_branch", run_the_new_one_first)
+    monkeypatch.setattr(table_writer, "on_branch", run_the_new_one_first)
     (spec,) = world.pipeline(old).specs(lake)
     assert isinstance(spec, ModelSpec)
     with pytest.raises(ConcurrentWriteError):

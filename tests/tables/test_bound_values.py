@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 import lake_assets
 from lake_assets import Lake
 from lake_assets.tables import spark_frames
-from lake_assets.tables.writing.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import over
+from lake_assets.tables.writing.merge_pruning import Pruning, prune
 
 ANALYZER = "spark.sql.legacy.parameterSubstitution.constantsOnly"
 
