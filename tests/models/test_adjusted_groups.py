@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.models.steps import retract_step
-from lake_assets.tables.writing.table_writer import Writer
+from lake_assets.tables.writing.table_writer import TableWriter
 from tests.models.test_strategies import World
 from tests.support.seeds import seeds
 
@@ -32,14 +32,14 @@ MODELS: list[dict[str, Any]] = [
 def adjusted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The results of MERGEs that adjusted groups, or failed; every table counts as large."""
     results: list[str] = []
-    real = Writer.adjust
+    real = TableWriter.adjust
 
-    def recorded(self: Writer, *args: Any) -> str:
+    def recorded(self: TableWriter, *args: Any) -> str:
         results.append("failed")
         results[-1] = real(self, *args) or "done"
         return "" if results[-1] == "done" else results[-1]
 
-    monkeypatch.setattr(Writer, "adjust", recorded)
+    monkeypatch.setattr(TableWriter, "adjust", recorded)
     monkeypatch.setattr(retract_step, "SMALL_ROWS", 0)
     return results
 

@@ -18,7 +18,7 @@ from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.recomputed_ranges import column_expressions, merged
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.writing.table_writer import Writer
+from lake_assets.tables.writing.table_writer import TableWriter
 from tests.models.test_plan import SCHEMAS
 from tests.support.oracle import rows_of
 
@@ -297,13 +297,13 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
             assert outcome.status == "absorbed", outcome
 
     for write in ("replace", "count_copies", "overwrite"):
-        called = getattr(Writer, write)
+        called = getattr(TableWriter, write)
 
-        def late(self: Writer, *args: Any, _called: Any = called, **kwargs: Any) -> None:
+        def late(self: TableWriter, *args: Any, _called: Any = called, **kwargs: Any) -> None:
             overtake(str(self.table))
             _called(self, *args, **kwargs)
 
-        monkeypatch.setattr(Writer, write, late)
+        monkeypatch.setattr(TableWriter, write, late)
     world.sql(
         "INSERT INTO final.t VALUES (4, 'b', 9), (5, 'c', 5)",
     )
