@@ -181,7 +181,7 @@ class History:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, *long_seeds(1, 8)])
+@pytest.mark.parametrize("seed", [0, *long_seeds(1, 5)])
 def test_a_random_history_of_backfills(lake: Lake, seed: int) -> None:
     go_through(lake, seed)
 

@@ -27,6 +27,7 @@ from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
 from tests.support.oracle import Rows, final_rows, rows_of, versions
+from tests.support.seeds import HISTORIES
 from tests.support.streams import Feed, pipeline
 
 T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT}, key=("h", "k"))
@@ -208,7 +209,10 @@ def test_tables_of_every_kind_are_what_any_events_make_of_them(
     new_lake: Callable[[str], Lake], kind: Callable[[random.Random], Batches]
 ) -> None:
     @settings(
-        max_examples=20, deadline=None, phases=[Phase.reuse, Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=3 * HISTORIES,
+        deadline=None,
+        phases=[Phase.reuse, Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
     @given(seed=st.integers(0, 2**63))
     def run(seed: int) -> None:

@@ -33,6 +33,7 @@ from tests.support.debezium import TEXT, Event, Table, write_lines
 from tests.support.histories import redelivered, shuffled, split
 from tests.support.kills import Points, killed_everywhere
 from tests.support.oracle import final_rows, rows_of
+from tests.support.seeds import seeds
 from tests.support.streams import Feed
 
 CLICKS = Table({"url": TEXT}, key=(), name="public.clicks")
@@ -161,7 +162,7 @@ def test_steps_that_are_killed_at_any_point_of_many_histories(
     new_lake: Callable[[str], Lake], points: Points, history: Callable[[random.Random], list[list[Event]]]
 ) -> None:
     kinds = [k for k in EVERY if k != "inserts"] if history is emptied else EVERY
-    for seed in range(3):
+    for seed in seeds(0, 1):
         kills(Streams(new_lake(f"{seed}")), points, history(random.Random(seed)), kinds)
 
 

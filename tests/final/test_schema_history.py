@@ -25,6 +25,7 @@ from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
 from tests.support.oracle import Rows, final_rows, happened, rows_of, versions
+from tests.support.seeds import HISTORIES
 from tests.support.streams import Feed, pipeline
 
 T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT, "gone": INT}, key=("h", "k"))
@@ -172,7 +173,10 @@ def test_versions_that_a_rename_makes_the_same_become_one(lake: Lake) -> None:
 @pytest.mark.long
 def test_tables_follow_any_changes_of_columns_in_many_histories(new_lake: Callable[[str], Lake]) -> None:
     @settings(
-        max_examples=30, deadline=None, phases=[Phase.reuse, Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=5 * HISTORIES,
+        deadline=None,
+        phases=[Phase.reuse, Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
     @given(seed=st.integers(0, 2**63))
     def each(seed: int) -> None:

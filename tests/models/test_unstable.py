@@ -17,6 +17,7 @@ from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 from tests.models.unstable import ARBITRARY, MAGNITUDES, ROUNDED, TABLES, Rounded, changes, fill
 from tests.support.oracle import rows_of
+from tests.support.seeds import HISTORIES
 
 
 class History:
@@ -193,7 +194,9 @@ def test_rows_deleted_one_after_the_other_from_one_file_are_all_found(lake: Lake
 def test_models_in_doubt_keep_a_possible_result_through_random_histories(new_lake: Callable[[str], Lake]) -> None:
     seeds: list[int] = []
 
-    @settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=3 * HISTORIES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
     @given(seed=st.integers(0, 2**63))
     def run(seed: int) -> None:
         seeds.append(seed)
