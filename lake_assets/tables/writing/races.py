@@ -27,6 +27,8 @@ _LOST_RACE = (
     "is not an ancestor of",
     # The table was replaced meanwhile, with its snapshots.
     "to unknown snapshot",
+    # Its columns changed between the analysis and the execution of a query.
+    "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS",
 )
 # An overwrite whose condition cuts through a file: the job's own mistake, which every attempt repeats.
 _NO_RACE = "Cannot delete file where some, but not all, rows match"
