@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -22,12 +22,13 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Time
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import ConcurrentWriteError, RejectedLimitError
+from lake_assets.errors import RejectedLimitError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.lake.names import literal
 from lake_assets.tables.specs import Limit
+from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.side_tables import delete_in_place, merge_in_place
 from lake_assets.tables.writing.table_writer import insert
 
@@ -129,15 +130,8 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         if (r["position"], r["source_file"], r["source_line"]) not in copied_rows
     ]  # fmt: skip
     properties = {PROPERTY: json.dumps({"uuid": uuid, "records": total})}
-    table.metadata.properties["commit.retry.num-retries"] = "0"
     batch = pa.Table.from_pylist(new, schema=_SCHEMA.as_arrow())
-    try:
-        if is_same:
-            table.append(batch, snapshot_properties=properties)
-        else:
-            table.overwrite(batch, snapshot_properties=properties)
-    except CommitFailedException as e:
-        raise ConcurrentWriteError(f"{rejected_of(raw)}: another process rejected records at the same time") from e
+    write_arrow(rejected_of(raw), table, batch, properties, overwrite=not is_same)
 
 
 def unrouted(raw: Table) -> int:
