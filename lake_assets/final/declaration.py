@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from lake_assets.final.added_columns import DELETED
 from lake_assets.final.column_selection import normalized
-from lake_assets.final.events.declared_order import kind_of
+from lake_assets.final.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats import event_format

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from lake_assets.final.added_columns import FROM
 from lake_assets.final.declaration import GENERATION
 from lake_assets.final.events.key_changes import BASE_POSITION
-from lake_assets.final.events.staging_projection import PARTIAL, TECHNICAL
 from lake_assets.final.events.window_stats import Batch
 from lake_assets.final.final_ddl import partitioned_by
+from lake_assets.final.staging_projection import PARTIAL, TECHNICAL
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (
     ARRIVED_AT,

@@ -23,9 +23,9 @@ from lake_assets.final.final_tables import all_rows
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.row_identity import identity
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
-from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.pipeline.verification import expected_rows, planned_at

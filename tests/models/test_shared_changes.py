@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from lake_assets import Lake, Pipeline
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId
+from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.steps import shared_changes
-from lake_assets.models.steps.kept_frames import Frame
 from lake_assets.models.steps.shared_changes import ChangeId, SharedChanges
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.verification import verify

@@ -9,7 +9,7 @@ from lake_assets.capture import Capture
 from lake_assets.errors import LostEventsError
 from lake_assets.final.events.deletes_by_other_keys import has_other_key, identify_deletes
 from lake_assets.final.events.key_changes import states
-from lake_assets.final.events.staging_projection import source_name
+from lake_assets.final.staging_projection import source_name
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (
     INDEX,

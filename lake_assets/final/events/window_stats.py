@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from lake_assets.errors import KeyMissingError, OrderUnknownError, UnsupportedEventError
 from lake_assets.final.events.key_changes import IS_MOVED
 from lake_assets.final.events.reduction import HAPPENED, ORDER, happened
-from lake_assets.final.events.staging_projection import PARTIAL
 from lake_assets.final.row_hash import COPY
+from lake_assets.final.staging_projection import PARTIAL
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (
     DELETE,

@@ -22,7 +22,10 @@ from lake_assets.formats.event_model import MANY
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, source_snapshots
 from lake_assets.ingest.raw.landing_folder import is_due, listing
-from lake_assets.ingest.raw.raw_tables import (
+from lake_assets.ingest.raw.record_reading import RecordReading
+from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
+from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
+from lake_assets.ingest.raw_tables import (
     ARRIVED_PROPERTY,
     ARROW,
     LANDING_PROPERTY,
@@ -35,9 +38,6 @@ from lake_assets.ingest.raw.raw_tables import (
     skipped_properties,
     skipped_text,
 )
-from lake_assets.ingest.raw.record_reading import RecordReading
-from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
-from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.stream_transactions import read_open

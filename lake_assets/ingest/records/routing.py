@@ -14,7 +14,7 @@ from lake_assets.formats.files.file_streams import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, schema_key
 from lake_assets.formats.registry import read_record
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw.raw_tables import ROUTES_PROPERTY, routes_of
+from lake_assets.ingest.raw_tables import ROUTES_PROPERTY, routes_of
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.databases import Databases
 from lake_assets.lake import LakeBase

@@ -17,6 +17,7 @@ from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
+from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.python.affected_ranges import span_of
 from lake_assets.models.python.input_columns import replaced_columns, rows_at
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
@@ -25,7 +26,6 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter, types_of
 from lake_assets.models.python.stored_types import as_stored
 from lake_assets.models.sql.sql_errors import located
-from lake_assets.models.steps.kept_frames import Frame, Frames
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind

@@ -15,10 +15,10 @@ from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import is_of_iceberg
+from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames, has_bounds
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
-from lake_assets.models.steps.kept_frames import MAX_BROADCAST, Frame, Frames, has_bounds
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.writing.row_differences import FOUND, SIGN, incomparable, same
 from lake_assets.tables.writing.table_ddl import columns_of, definition_of

@@ -19,13 +19,13 @@ from lake_assets.models.operators.query_tree import (
     SetOp,
     Tree,
 )
+from lake_assets.models.operators.retract import retraction
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
 from lake_assets.models.steps.model_context import Done, ModelContext
 from lake_assets.models.steps.renewal import Renewal
-from lake_assets.models.steps.retract import retraction
 from lake_assets.models.steps.retract_step import adjust, adjust_at_once
 from lake_assets.models.steps.written_changes import replace_keys, write_change
 

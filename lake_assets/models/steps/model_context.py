@@ -17,6 +17,7 @@ from lake_assets.lake.foreign_errors import first_line, first_line_and_place
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.maintenance import source_column
 from lake_assets.models.operators.operator_rows import Rows
 from lake_assets.models.operators.query_tree import (
@@ -28,7 +29,6 @@ from lake_assets.models.sql.model_plan import ModelPlan, parse
 from lake_assets.models.sql.query_text import as_named, replace_tables, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.cost_estimate import Estimate, cost_property
-from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.spark_frames import over

@@ -30,13 +30,13 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.full_result import full, make_table
 from lake_assets.models.steps.incremental import incremental, plan_with_types
-from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_context import Done, ModelContext, NotAcceptedError
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.planned_models import needed_columns, planned

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lake_assets.lake import quote
+from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.operators.operator_deltas import Deltas
 from lake_assets.models.operators.operator_rows import KeyFilter, Rows, restricted
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.operators.row_identity import Identity
-from lake_assets.models.steps.kept_frames import Frame, Frames
 from lake_assets.tables.writing.row_differences import SIGN, cast, incomparable, net
 
 

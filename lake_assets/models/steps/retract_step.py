@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote
+from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.maintenance import is_linear
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple
 from lake_assets.models.operators.query_tree import (
     Tree,
     scans,
 )
+from lake_assets.models.operators.retract import IN_DOUBT, RECOMPUTE, Retraction
 from lake_assets.models.steps.full_result import full_for_lost_rows
-from lake_assets.models.steps.kept_frames import Frame
 from lake_assets.models.steps.model_context import Done, ModelContext
-from lake_assets.models.steps.retract import IN_DOUBT, RECOMPUTE, Retraction
 from lake_assets.models.steps.written_changes import replace_keys
 from lake_assets.tables.spark_frames import new_name
 from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of

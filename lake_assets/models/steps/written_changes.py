@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote
 from lake_assets.lake.foreign_errors import is_unreadable
+from lake_assets.models.operators.kept_frames import ONE_PIECE, Frame
 from lake_assets.models.operators.operator_rows import KeyFilter
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
-from lake_assets.models.steps.kept_frames import ONE_PIECE, Frame
 from lake_assets.models.steps.model_context import Done, ModelContext
 from lake_assets.tables.spark_tuning import planned_once
 from lake_assets.tables.writing.row_differences import FOUND, incomparable

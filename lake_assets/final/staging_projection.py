@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import PipelineError
 from lake_assets.final.column_selection import Item, select
-from lake_assets.final.events.declared_order import columns_of_order, sequence_of
+from lake_assets.final.declared_order import columns_of_order, sequence_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, FIRST_COPY, ROW, hash_of_row
 from lake_assets.formats import event_format
