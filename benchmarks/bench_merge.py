@@ -33,7 +33,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.names import literal
 from lake_assets.tables import spark_tuning
-from lake_assets.tables.writing.merge_pruning import prune
+from lake_assets.tables.merge_pruning import prune
 
 TABLE = TableId(("bench",), "final")
 COLUMNS = ["id", "code", "a", "b", "name", "amount", "ts"]

@@ -26,9 +26,9 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.lake import quote
 from lake_assets.lake.rows_in_memory import no_rows
+from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import over
 from lake_assets.tables.spark_tuning import tuned_for
-from lake_assets.tables.writing.merge_pruning import Pruning, prune
 from lake_assets.tables.writing.table_ddl import key_in
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, KEY_PROPERTY
 

@@ -60,7 +60,7 @@ def absorb(
     step = step_of(spec)
 
     def run() -> Outcome:
-        outcome = step.absorb(lake, pins, rebuild=rebuild)
+        outcome = step.absorb(lake, pins or SnapshotPins(), rebuild=rebuild)
         if outcome.status == "absorbed":
             _keep(lake, step)
         return outcome

@@ -20,9 +20,9 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.final.modes import scd1, scd2
 from lake_assets.lake import TableId
+from lake_assets.tables import merge_pruning
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint
-from lake_assets.tables.writing import merge_pruning
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
 from tests.support.histories import Batches, Source, redelivered, shuffled, split

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 import lake_assets
 from lake_assets import Lake
 from lake_assets.tables import spark_frames
+from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import over
-from lake_assets.tables.writing.merge_pruning import Pruning, prune
 
 ANALYZER = "spark.sql.legacy.parameterSubstitution.constantsOnly"
 
@@ -38,8 +38,8 @@ def test_a_merge_with_bound_values_runs_whatever_the_parser(
     lake: Lake, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_frames, "_left_out", threading.Event())
-    monkeypatch.setattr("lake_assets.tables.writing.merge_pruning.MIN_ROWS", 0)
-    monkeypatch.setattr("lake_assets.tables.writing.merge_pruning.ROWS_A_KEY", 0)
+    monkeypatch.setattr("lake_assets.tables.merge_pruning.MIN_ROWS", 0)
+    monkeypatch.setattr("lake_assets.tables.merge_pruning.ROWS_A_KEY", 0)
     spark = lake.spark()
     lake.ensure_namespace(("final",))
     spark.sql("CREATE TABLE final.t USING iceberg AS SELECT concat('it''s ', id) AS k, 0 AS n FROM range(2000)")

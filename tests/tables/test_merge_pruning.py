@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lake_assets import Lake
-from lake_assets.tables.writing import merge_pruning
-from lake_assets.tables.writing.merge_pruning import prune
+from lake_assets.tables import merge_pruning
+from lake_assets.tables.merge_pruning import prune
 
 CASES = [
     ("BIGINT", ["1", "-5", "9"], ["-6", "10", "4"]),

@@ -26,8 +26,8 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
 from lake_assets.ingest.staging.exactness import Reason
 from lake_assets.lake import quote
+from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.spark_frames import checkpoint, over
-from lake_assets.tables.writing.merge_pruning import prune
 
 # The operation that removes a stored copy which never existed, according to late events.
 REMOVE = "remove"

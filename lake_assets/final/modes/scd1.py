@@ -18,8 +18,8 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
+from lake_assets.tables.merge_pruning import MAX_LITERALS, Pruning
 from lake_assets.tables.spark_frames import checkpoint, together
-from lake_assets.tables.writing.merge_pruning import MAX_LITERALS, Pruning
 
 
 def apply(target: Target, batch: Batch) -> tuple[str, str]:

@@ -29,8 +29,8 @@ from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.lake.names import literal
 from lake_assets.tables.specs import Limit
 from lake_assets.tables.writing.arrow_writes import write_arrow
+from lake_assets.tables.writing.branch_writer import insert
 from lake_assets.tables.writing.side_tables import delete_in_place, merge_in_place
-from lake_assets.tables.writing.table_writer import insert
 
 # Total number of unroutable records of a raw table: set by each landing, and by each copy to this table.
 PROPERTY = "lake-assets.rejected"

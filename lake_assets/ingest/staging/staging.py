@@ -56,8 +56,9 @@ from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import routed
 from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
+from lake_assets.tables.table_step import REQUESTED, loaded
 from lake_assets.tables.writing.publication import loaded_again
-from lake_assets.tables.writing.table_ddl import check_owner, key_in, key_set_of
+from lake_assets.tables.writing.table_ddl import key_in, key_set_of
 from lake_assets.tables.writing.table_writer import TableWriter
 
 
@@ -78,17 +79,15 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         TableClaimedError: the table belongs to another pipeline or another source table.
     """
     began, name = time.monotonic(), str(spec.table)
-    raw = lake.find(spec.raw)
-    if raw is None:
-        return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
-    table = lake.find(spec.table)
+    found = loaded(lake, spec)
+    if isinstance(found, Outcome):
+        return found
+    table, raw = found.table, found.sources[spec.raw]
     check_source(spec, table)
-    spec = spelled(spec, table)
-    rebuild = rebuild and table is not None
+    spec, rebuild = spelled(spec, table), rebuild and table is not None
     reread_reason: str | None
     if rebuild:
-        check_owner(lake, spec.table, spec.pipeline)
-        pending, reread_reason = Window(spec.raw, None, head_of(raw)), "a rebuild was requested"
+        pending, reread_reason = Window(spec.raw, None, head_of(raw)), REQUESTED
     else:
         pending, reread_reason = pending_of(spec, table, raw)
     if not reread_reason:
@@ -108,8 +107,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     renamed = table if table is not None and not rebuild and reread_reason == reason_to_unite(spec, table) else None
     if renamed is not None and reread_reason and carries_both(lake, spec, renamed):
         return _united_in_place(lake, spec, renamed)
-    base = known_marks(table)
-    marks = {**({} if rebuild else base), str(spec.raw): pending.head}
+    marks = {**({} if rebuild else known_marks(table)), str(spec.raw): pending.head}
     batch = _Batch(lake, spec, raw, table, pending, reread_reason or "", rebuild)
     try:
         absorbed, parsed, written = batch.write(marks)

@@ -45,9 +45,10 @@ from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.pending_windows import head_of, known_marks
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_frames import observed
+from lake_assets.tables.writing.branch_writer import insert
 from lake_assets.tables.writing.table_ddl import columns_of, key_in, replace_table
 from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, KEY_PROPERTY, ORDER_PROPERTY
-from lake_assets.tables.writing.table_writer import TableWriter, insert
+from lake_assets.tables.writing.table_writer import TableWriter
 
 
 @dataclass(frozen=True)

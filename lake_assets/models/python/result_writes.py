@@ -19,6 +19,7 @@ from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frame
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.writing.row_differences import FOUND, SIGN, incomparable, same
 from lake_assets.tables.writing.table_ddl import columns_of, definition_of
@@ -29,19 +30,6 @@ DELETED = "_deleted"
 _FLOATING = ("float", "double")
 # Columns that steps add to the rows while they apply them.
 _OWN = re.compile(r"__(lake_.*|sign|copies|copy|coming|goes|going|left|new|stored|there)", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Applied:
-    """How the rows of a step were applied.
-
-    Attributes:
-        strategy: the write mode; `full` or `rebuild` if everything was computed, `none` if no row changed.
-        why: what was done, for people.
-    """
-
-    strategy: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -64,10 +52,10 @@ class ResultWriter:
     frames: Frames
     gate: Gate
 
-    def nothing(self, why: str) -> Applied:
+    def nothing(self, why: str) -> StepResult:
         """Move only the watermarks."""
         self._writer(columns_of(self.lake, self.spec.table)).nothing()
-        return Applied("none", why)
+        return StepResult("none", why)
 
     def columns_differ(self, rows: DataFrame, types: Mapping[str, str]) -> bool:
         """Whether returned rows have other columns, or other types, than the table."""
@@ -75,7 +63,7 @@ class ResultWriter:
         is_twice = len(columns) < len(rows.columns)
         return is_twice or {c: k for c, k in columns.items() if c != self._flag} != dict(types)
 
-    def everything(self, rows: DataFrame, why: str, *, again: bool) -> Applied:
+    def everything(self, rows: DataFrame, why: str, *, again: bool) -> StepResult:
         """Replace all rows of the table by the returned ones.
 
         Args:
@@ -96,9 +84,9 @@ class ResultWriter:
             rows, spec.model.key, definition, spec.properties,
             partitioned_by=spec.partitions.field.sql if spec.partitions else "",
         )  # fmt: skip
-        return Applied(strategy, why)
+        return StepResult(strategy, why)
 
-    def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> Applied:
+    def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> StepResult:
         """Apply the rows of a change.
 
         Args:
@@ -113,10 +101,10 @@ class ResultWriter:
         match write:
             case "append":
                 writer.append(rows.select(*columns))
-                return Applied(write, "its rows are appended")
+                return StepResult(write, "its rows are appended")
             case "merge":
                 self._merge(writer, rows, types)
-                return Applied(write, f"its rows are merged by {', '.join(self.spec.model.key)}")
+                return StepResult(write, f"its rows are merged by {', '.join(self.spec.model.key)}")
             case "overwrite":
                 return self.everything(rows, "its rows replace all others", again=False)
             case "replace-keys" | "replace-ranges":
@@ -124,9 +112,9 @@ class ResultWriter:
                 self._replace(writer, rows.select(*columns), affected, span, types)
                 names = ", ".join(self.spec.model.replace)
                 if span is None:
-                    return Applied(write, f"rows of {affected.rows:,} values of {names} are replaced")
+                    return StepResult(write, f"rows of {affected.rows:,} values of {names} are replaced")
                 column = next(iter(self.spec.model.replace))
-                return Applied(write, f"rows are replaced where {column} is {span.text}")
+                return StepResult(write, f"rows are replaced where {column} is {span.text}")
 
     @property
     def _flag(self) -> str:

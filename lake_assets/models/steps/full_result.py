@@ -11,7 +11,8 @@ from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import quote
 from lake_assets.lake.names import is_of_iceberg
 from lake_assets.models.model_spec import declared
-from lake_assets.models.steps.model_context import Done, ModelContext
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.writing.table_ddl import definition_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
@@ -40,12 +41,12 @@ def make_table(ctx: ModelContext) -> None:
     )
 
 
-def full(ctx: ModelContext, why: str) -> Done:
+def full(ctx: ModelContext, why: str) -> StepResult:
     """Compute everything and replace all rows."""
     if ctx.spec.key:
         _check_key(ctx, ctx.query)
     ctx.writer("full").overwrite(ctx.query)
-    return Done("full", why)
+    return StepResult("full", why)
 
 
 def _check_columns(ctx: ModelContext) -> None:
@@ -73,7 +74,7 @@ def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
         )
 
 
-def full_for_lost_rows(ctx: ModelContext, why: str) -> Done:
+def full_for_lost_rows(ctx: ModelContext, why: str) -> StepResult:
     """Compute everything because rows that a change replaces are missing in the table."""
     log.warning("%s: computed in full: %s", ctx.spec.table, why)
     return full(ctx, why)

@@ -30,6 +30,7 @@ from lake_assets.models.sql.query_text import as_named, replace_tables, text_ove
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.cost_estimate import Estimate, cost_property
 from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.spark_frames import over
 from lake_assets.tables.writing.table_ddl import columns_of
@@ -38,23 +39,6 @@ from lake_assets.tables.writing.table_writer import TableWriter
 
 class NotAcceptedError(ModelError):
     """Spark does not accept some SQL."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a step absorbed a change.
-
-    Attributes:
-        strategy: `retract`, `keys`, `ranges`, `full`, or `none` if no row changed.
-        why: what was done, and why.
-    """
-
-    strategy: str
-    why: str
-
-    def because(self, reason: str) -> Done:
-        """Return the same result with the reason for the strategy."""
-        return Done(self.strategy, f"{self.why}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -120,10 +104,10 @@ class ModelContext:
         except NotAcceptedError as e:
             raise in_own_words or e from e
 
-    def nothing(self, why: str) -> Done:
+    def nothing(self, why: str) -> StepResult:
         """Move only the watermarks."""
         self.writer("none").nothing()
-        return Done("none", why)
+        return StepResult("none", why)
 
     def columns_differ(self) -> bool:
         """Whether the query's columns no longer match the table's (a source's type or name changed)."""

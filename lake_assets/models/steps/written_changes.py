@@ -12,7 +12,8 @@ from lake_assets.models.operators.kept_frames import ONE_PIECE, Frame
 from lake_assets.models.operators.operator_rows import KeyFilter
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
-from lake_assets.models.steps.model_context import Done, ModelContext
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.spark_tuning import planned_once
 from lake_assets.tables.writing.row_differences import FOUND, incomparable
 
@@ -57,7 +58,7 @@ def replace_keys(
     ctx.writer(strategy).replace(rows, keys)
 
 
-def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Done:
+def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> StepResult:
     """Write a change of the result; compute everything if rows to delete are missing in the table.
 
     Args:
@@ -70,10 +71,10 @@ def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Don
     if not key and (column := incomparable(ctx.types)):
         return full(ctx, f"rows without a key cannot be counted by column {column}")
     lost = writer.change(delta, key) if key else writer.count_copies(delta)
-    return full_for_lost_rows(ctx, lost) if lost else Done(strategy, what)
+    return full_for_lost_rows(ctx, lost) if lost else StepResult(strategy, what)
 
 
-def full_by_differences(ctx: ModelContext, why: str) -> Done:
+def full_by_differences(ctx: ModelContext, why: str) -> StepResult:
     """Compute everything, and write the rows that differ from the stored ones: so whatever reads the table sees only
     what changed."""
     if incomparable(ctx.types):
@@ -86,4 +87,4 @@ def full_by_differences(ctx: ModelContext, why: str) -> Done:
         if not is_unreadable(e, ctx.table.location()):
             raise
         return full_for_lost_rows(ctx, "its stored rows cannot be read")
-    return Done("full", why)
+    return StepResult("full", why)

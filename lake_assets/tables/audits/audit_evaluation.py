@@ -24,8 +24,8 @@ from lake_assets.tables.audits.audit_kinds import (
     RowCountChange,
     Unique,
 )
+from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.spark_frames import checkpoint, over, temp_view
-from lake_assets.tables.writing.merge_pruning import prune
 
 # Number of failing rows to report, and length of each reported value.
 ROWS_SHOWN, VALUE_SHOWN = 5, 200
