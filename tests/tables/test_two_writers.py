@@ -106,7 +106,7 @@ CASES = {
     "overwritten": Case("agg.total", total, total_otherwise),
 }
 WAYS = ("change", "rebuild")
-OFTEN = {("rows", "change"), ("copies", "rebuild")}
+OFTEN = {("copies", "rebuild")}
 
 
 class World(People):
