@@ -18,7 +18,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-long lint _types _sizes format bench lock clean
+.PHONY: help setup install demo ui spark-server test test-fast test-long lint _types _sizes format map bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ _sizes:
 format: install ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+map: ## Print every folder and module of the package with what it is for: make map FOLDER=models
+	@python3 scripts/print_map.py $(FOLDER)
 
 bench: setup ## Run every benchmark
 	@scripts/bench.sh

@@ -28,8 +28,8 @@ from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, P
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.pipeline.step_retries import absorb
-from lake_assets.tables.commits import committing
-from lake_assets.tables.table_ddl import create
+from lake_assets.tables.writing.publication import committing
+from lake_assets.tables.writing.table_ddl import create
 
 ROW = {"id": "bigint", "n": "int", "name": "string", "amount": "decimal(12,2)", "ts": "timestamp"}
 TECHNICAL = {

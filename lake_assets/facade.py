@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from lake_assets.capture import Capture, capture
+from lake_assets.capture.changes_view import ChangesView, Kind
 from lake_assets.capture.consumers import Consumers
-from lake_assets.capture.rows.changes_view import ChangesView, Kind
 from lake_assets.jobs.captured_step import CapturedStep, captured_step
 from lake_assets.jobs.step_settings import ByColumn, StepSettings, columns_by_name, names_of
 from lake_assets.lake import LakeBase, TableId

@@ -14,8 +14,9 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
 from lake_assets.lake.spark_session import packages
 from lake_assets.models.operators import operator_deltas
-from lake_assets.models.steps import cost_estimate, model_writer, retract_step
+from lake_assets.models.steps import cost_estimate, retract_step
 from lake_assets.runtime.jars import resolve
+from lake_assets.tables.writing import table_writer
 from tests.support.kills import Points, around_writes
 
 # The data of a test is a handful of rows: what Spark does for big ones costs more than it saves.
@@ -88,7 +89,7 @@ def _few_rows_are_absorbed_as_many_are() -> Iterator[None]:
         # Some are read whole, and some are large enough for lookups by keys, or for pruning.
         patch.setattr(operator_deltas, "SMALL_SIDE", 12)
         patch.setattr(retract_step, "SMALL_ROWS", 12)
-        patch.setattr(model_writer, "SMALL_ROWS", 12)
+        patch.setattr(table_writer, "SMALL_ROWS", 12)
         yield
 
 

@@ -1,35 +1,30 @@
-"""The map of the package in CONTRIBUTING.md: it names every module, in its folder, and nothing else."""
+"""The map of the package: every module says what it is for, and has a name of its own."""
 
 from __future__ import annotations
 
-import re
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "lake_assets"
 
 
-def _listed() -> list[str]:
-    """Modules as the map lists them: `folder/file.py`."""
-    folder, out = "", []
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### Every file\n")[2]
-    for line in text.partition("\n## ")[0].splitlines():
-        if heading := re.fullmatch(r"\*\*`(.+)/`\*\*", line):
-            folder = heading[1]
-        elif item := re.match(r"- `(.+\.py)`: \S", line):
-            out.append(f"{folder}/{item[1]}")
-    return out
+MODULES = [
+    p.name
+    for p in (ROOT / "lake_assets").rglob("*.py")
+    if p.name not in ("__init__.py", "__main__.py") and not {"data", "defs"} & set(p.parts)
+]
 
 
-def test_the_map_lists_every_module_once() -> None:
-    modules = {
-        str(p.relative_to(PACKAGE))
-        for p in PACKAGE.rglob("*.py")
-        if p.name != "__init__.py" and p.parent != PACKAGE and not {"data", "defs"} & set(p.parts)
-    }
-    assert sorted(_listed()) == sorted(modules)
+def test_the_map_shows_every_module_once_with_what_it_is_for() -> None:
+    printed = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "print_map.py"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    shown = [line.split(maxsplit=1) for line in printed if line.split()[0].endswith(".py")]
+    assert [name for name, *text in shown if not text] == []
+    assert Counter(name for name, *_ in shown) == Counter(MODULES)
 
 
 def test_each_module_has_a_name_of_its_own() -> None:
-    names = [name for m in _listed() if (name := Path(m).name) != "_compat.py"]
-    assert sorted(names) == sorted(set(names))
+    assert [name for name, count in Counter(MODULES).items() if count > 1 and name != "_compat.py"] == []

@@ -24,7 +24,7 @@ from lake_assets.lake.metadata.metadata_commits import now_ms, read_metadata, re
 from lake_assets.lake.metadata.working_copies import grafted
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.partitioning.touched_partitions import touched
-from lake_assets.tables.table_ddl import columns_of, key_in
+from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 _CHANGE = "_change_type"
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")

@@ -16,7 +16,6 @@ from lake_assets.backfill.backfill_record import BackfillRecord, Records, State,
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError, LakeError, StaleBackfillError
 from lake_assets.facade import Lake
-from lake_assets.final.declaration import DECLARATION_PROPERTY
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata import refs
@@ -37,11 +36,10 @@ from lake_assets.lake.metadata.snapshot_log import ancestors, between
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, back_to_watermark, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.working_copies import grafted, is_redefined
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.pipeline.recompute import RECOMPUTED_PROPERTY
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.snapshot_retention import consumer_name
-from lake_assets.tables.table_ddl import KEY_PROPERTY
+from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, FINGERPRINT_PROPERTY, KEY_PROPERTY
 
 log = logging.getLogger(__name__)
 # How long main keeps the snapshots that a working copy starts from.

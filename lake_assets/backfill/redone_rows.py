@@ -22,7 +22,7 @@ from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.names import literal, nearest, spelled
 from lake_assets.pipeline.recompute import Chosen, chosen_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
-from lake_assets.tables.table_ddl import columns_of, key_in
+from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 # Rows that one chunk computes, roughly.
 MAX_ROWS = 5_000_000

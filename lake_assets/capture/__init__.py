@@ -1,6 +1,6 @@
 """Capture the changes between two snapshots of any Iceberg table: windows, field ranges, ICDC tables and feeds.
 
-Planning (`windows`, `capture_planning`, `field_ranges`, the folder `files`) imports neither Spark nor Dagster, since a
+Planning (`windows`, `changed_files`, `field_ranges`, the folder `files`) imports neither Spark nor Dagster, since a
 sensor calls it. The folder `rows` turns captured files into DataFrames. Applying the changes does not belong here.
 """
 

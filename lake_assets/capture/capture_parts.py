@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from lake_assets.capture.capture_planning import Plan, Side, net, plan
+from lake_assets.capture.changed_files import net, plan
 from lake_assets.capture.files.manifests import Entry, ManifestReader
+from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.capture.files.row_ids import are_stored_by_appends
 from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window

@@ -16,12 +16,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
 from lake_assets.capture.capture_parts import Part, by_snapshot, whole
-from lake_assets.capture.capture_planning import Plan
+from lake_assets.capture.change_sizes import Piece, pieces
 from lake_assets.capture.field_ranges import FieldRange, field_ranges
-from lake_assets.capture.file_deltas import Piece, pieces
 from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.manifests import Entry, ManifestReader
 from lake_assets.capture.files.partition_keys import unpartitioned_specs
+from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.icdc_session import OpenTables, check_files

@@ -22,9 +22,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lake_assets.capture.capture_planning import Side
 from lake_assets.capture.files.avro_files import AvroKind, encode
 from lake_assets.capture.files.manifests import Entry
+from lake_assets.capture.files.planned_files import Side
 from lake_assets.capture.icdc_metadata import PREFIX, raw_metadata, table_metadata
 from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window

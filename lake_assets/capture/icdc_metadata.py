@@ -12,11 +12,11 @@ from typing import Any
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lake_assets.capture.capture_planning import Side
 from lake_assets.capture.files.avro_files import unreadable
+from lake_assets.capture.files.planned_files import Side
 from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
-from lake_assets.lake.metadata.metadata_json import decode
+from lake_assets.lake.metadata_json import decode
 from lake_assets.runtime.processes import owner
 
 PREFIX = "lake-assets.icdc."

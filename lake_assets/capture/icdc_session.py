@@ -13,10 +13,10 @@ from pyiceberg.types import NestedField
 
 from lake_assets.capture import icdc
 from lake_assets.capture.capture_parts import Part
-from lake_assets.capture.capture_planning import Plan
 from lake_assets.capture.files.deletion_vectors import DeletedRows, deleted_rows
 from lake_assets.capture.files.manifests import THREADS
 from lake_assets.capture.files.partition_keys import unpartitioned_specs
+from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
 from lake_assets.lake import LakeBase

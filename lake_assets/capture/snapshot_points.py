@@ -12,8 +12,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.errors import SnapshotExpiredError, SnapshotNotFoundError
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.metadata_json import decode
 from lake_assets.lake.metadata.snapshot_log import history
+from lake_assets.lake.metadata_json import decode
 
 # Search at most this many older metadata files of a table for a missing snapshot.
 MAX_VERSIONS = 20

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.capture import Capture
-from lake_assets.capture.rows.changes_view import changed_rows
+from lake_assets.capture.changes_view import changed_rows
 from lake_assets.commands.printing import check_folder_of, console, local, visible_json
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake

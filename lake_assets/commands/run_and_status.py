@@ -33,8 +33,8 @@ from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
-from lake_assets.ingest.raw.raw_tables import skipped, skipped_text
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
+from lake_assets.ingest.raw_tables import skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
@@ -44,13 +44,13 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.names import nearest
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.python_model_spec import ignored_lookups
 from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
-from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.standing_failures import standing
+from lake_assets.tables.writing.commit_counts import counts
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 # Exit code of a run that rejected records and in which no table failed.
 REJECTED = 3

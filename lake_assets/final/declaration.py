@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from lake_assets.final.added_columns import DELETED
 from lake_assets.final.column_selection import normalized
-from lake_assets.final.events.declared_order import kind_of
+from lake_assets.final.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats import event_format
@@ -17,13 +17,9 @@ from lake_assets.ingest.staging.rereading import generation_of
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase
 from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
-from lake_assets.tables.table_ddl import (
-    columns_of,
-    key_in,
-    key_set_of,
-)
+from lake_assets.tables.writing.table_ddl import columns_of, key_in, key_set_of
+from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
 
-DECLARATION_PROPERTY = "lake-assets.final"
 # In the declaration: how many times all records of staging had been reread when the rows were computed.
 GENERATION = "generation"
 

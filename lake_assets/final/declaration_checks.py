@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from lake_assets.errors import KeyMissingError, PipelineError
 from lake_assets.final.added_columns import DELETED
-from lake_assets.final.events.declared_order import columns_of_order, kind_of
-from lake_assets.final.events.staging_projection import Projection
+from lake_assets.final.declared_order import columns_of_order, kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
+from lake_assets.final.staging_projection import Projection
 
 
 def check_names(spec: FinalSpec, items: Collection[str], option: str, names: Sequence[str]) -> None:

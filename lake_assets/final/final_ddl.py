@@ -4,57 +4,53 @@ from __future__ import annotations
 
 import json
 
-from lake_assets.final.declaration import DECLARATION_PROPERTY
+from pyiceberg.table import Table
+
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import Target
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.tables.commits import committing
 from lake_assets.tables.schema_changes import Change, evolve
-from lake_assets.tables.table_ddl import (
-    alter,
-    check_owner_in,
-    columns_of,
-    create,
-    finish_renames,
-)
+from lake_assets.tables.writing.publication import loaded_again
+from lake_assets.tables.writing.table_ddl import alter, columns_of, create, finish_renames, replace_table, sort_files
+from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
 
 
-def prepare_table(target: Target) -> list[Change]:
-    """Create the table, or evolve its columns with the staging table; return the column changes."""
+def prepare_table(target: Target, before: Table | None) -> tuple[list[Change], Table | None]:
+    """Create the table, or evolve its columns with the staging table.
+
+    Args:
+        target: the table.
+        before: the table as the step found it; None: there was none.
+
+    Returns:
+        The column changes, and the table with them; None if it is still to be made.
+
+    Raises:
+        ConcurrentWriteError: another run has changed or created it meanwhile.
+    """
     lake, spec, expected = target.lake, target.spec, target.all_types
     if target.is_new:
-        return []
-    properties = {DECLARATION_PROPERTY: json.dumps(target.declared), **spec.properties}
-    existing = lake.find(spec.table)
-    if existing is not None:
-        check_owner_in(existing, spec.table, spec.pipeline)
-    else:
+        return [], before
+    if before is None:
+        properties = {DECLARATION_PROPERTY: json.dumps(target.declared), **spec.properties}
         create(lake, spec.table, expected, pipeline=spec.pipeline, key=target.key, properties=properties,
-               partitioned_by=", ".join(p.sql for p in spec.partition_by))  # fmt: skip
-        sort_files(target)
+               partitioned_by=partitioned_by(spec))  # fmt: skip
+        sort_files(lake, spec.table, spec.sort_by)
     finish_renames(lake, spec.table)
     changes = evolve(str(spec.table), columns_of(lake, spec.table), expected, spec.rename)
     for change in (c for c in changes if c.kind != "replace"):
         alter(lake, spec.table, change)
+    now = loaded_again(lake, spec.table, before)
     if rewrites := [c for c in changes if c.kind == "replace"]:
-        _rewrite(target, rewrites)
-    return changes
+        _rewrite(target, rewrites, now)
+        now = lake.table(spec.table)
+    return changes, now
 
 
-def partitioned_by(target: Target) -> str:
-    """Return the PARTITIONED BY clause; empty: the table is not partitioned."""
-    by = ", ".join(p.sql for p in target.spec.partition_by)
-    return f"PARTITIONED BY ({by})" if by else ""
-
-
-def sort_files(target: Target) -> None:
-    """Declare the sort order of rows within files.
-
-    If a step is killed before this call, no later step repeats it: only the order of rows within files depends on it.
-    """
-    if target.spec.sort_by:
-        by = ", ".join(quote(c) for c in target.spec.sort_by)
-        target.lake.spark().sql(f"ALTER TABLE {target.lake.sql_name(target.spec.table)} WRITE LOCALLY ORDERED BY {by}")
+def partitioned_by(spec: FinalSpec) -> str:
+    """Return SQL of the table's partition fields; empty: it is not partitioned."""
+    return ", ".join(p.sql for p in spec.partition_by)
 
 
 def columns_to_unite(target: Target) -> list[str]:
@@ -68,17 +64,15 @@ def columns_to_unite(target: Target) -> list[str]:
     return [f"{c.was} and {c.column}" for c in changes if c.kind == "fold"]
 
 
-def _rewrite(target: Target, changes: list[Change]) -> None:
+def _rewrite(target: Target, changes: list[Change], current: Table) -> None:
     """Convert stored values by replacing the table in one commit that keeps the watermarks.
 
     Needed if Iceberg cannot promote a type (the scale of a decimal). Readers see the old table or the new one.
     """
-    lake, table = target.lake, target.spec.table
+    lake, table, spec = target.lake, target.spec.table, target.spec
     new_types = {c.column: c.type for c in changes}
-    # Rows and watermarks come from one snapshot: a concurrent commit is replaced together with its watermarks.
     # The snapshot is read with the columns of its own schema.
-    current = lake.table(table)
-    snapshot, marks, name = current.current_snapshot(), read_marks(current), lake.sql_name(table)
+    snapshot, name = current.current_snapshot(), lake.sql_name(table)
     version = f"VERSION AS OF {snapshot.snapshot_id}" if snapshot else ""
     schema = current.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else current.schema()
     names = {f.field_id: f.name for f in schema.fields}
@@ -91,7 +85,6 @@ def _rewrite(target: Target, changes: list[Change]) -> None:
         f"CAST({stored(column)} AS {new_types.get(column, kind)}) AS {quote(column)}"
         for column, kind in columns_of(lake, table).items()
     )
-    rows = f"SELECT {', '.join(selected)} FROM {name} {version}"
-    with committing(lake.spark(), table, marks):
-        lake.spark().sql(f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned_by(target)} AS {rows}")
-    sort_files(target)
+    rows = lake.spark().sql(f"SELECT {', '.join(selected)} FROM {name} {version}")
+    replace_table(lake, table, rows, read_marks(current), {}, before=current, sort_by=spec.sort_by,
+                  partitioned_by=partitioned_by(spec))  # fmt: skip

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -28,18 +30,22 @@ from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
-from lake_assets.lake import LakeBase, quote
-from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audits.audit_gate import forget_failed
-from lake_assets.tables.batch_limits import cut, left_behind
-from lake_assets.tables.commits import commit_marks
+from lake_assets.tables.batch_limits import cut, cut_unless_rebuilt, left_behind
 from lake_assets.tables.lost_history import rebuilt_if_lost
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
-from lake_assets.tables.table_ddl import check_owner_in
+from lake_assets.tables.table_step import REQUESTED, EmptySources, TableStep, loaded
+from lake_assets.tables.writing.table_ddl import columns_of
+from lake_assets.tables.writing.table_writer import TableWriter
+
+if TYPE_CHECKING:
+    from lake_assets.models.steps.snapshot_pins import SnapshotPins
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +74,10 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Out
 
 def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     began, name = time.monotonic(), str(spec.table)
-    staging, table = lake.find(spec.staging), lake.find(spec.table)
-    if staging is None:
-        return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
-    if table is not None:
-        check_owner_in(table, spec.table, spec.pipeline)
+    found = loaded(lake, spec)
+    if isinstance(found, Outcome):
+        return found
+    table, staging = found.table, found.sources[spec.staging]
     if rebuild and table is not None:
         pending, rebuild_reason = Window(spec.staging, None, head_of(staging)), rebuild
     else:
@@ -85,7 +90,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     forget_failed(lake, spec.table, table)
     target = Target(lake, spec, is_new=bool(rebuild_reason))
     target.gate.check(target.all_types)
-    result = _write(lake, target, pending, known_marks(table))
+    result = _write(lake, target, pending, table)
     if isinstance(result, str):
         return absorb_changes(lake, spec, rebuild=result)
     why = result.why
@@ -113,8 +118,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
         strategy="rebuild" if rebuild_reason else result.strategy,
         why=why,
         began=began,
-        marks=result.batch.marks,
-        base=None if rebuild_reason else result.batch.base,
+        marks=result.batch.writer.marks or {},
         former=table,
         gate=target.gate,
         details={"events": stats.events}
@@ -141,10 +145,10 @@ class _Result:
     changes: list[Change]
 
 
-def _write(lake: LakeBase, target: Target, pending: Window, base: Watermarks) -> _Result | str:
+def _write(lake: LakeBase, target: Target, pending: Window, table: Table | None) -> _Result | str:
     """Write the events of a window; or return the reason why the table has to be rebuilt instead."""
     spec, before = target.spec, _in_todays_form(target, pending.mark)
-    if not target.is_new and lake.exists(spec.table) and (pairs := columns_to_unite(target)):
+    if not target.is_new and table is not None and (pairs := columns_to_unite(target)):
         return f"{', '.join(pairs)} are declared to be one column (`rename`)"
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (), captured))
@@ -158,13 +162,14 @@ def _write(lake: LakeBase, target: Target, pending: Window, base: Watermarks) ->
         if stats.late or stats.partial_inserts or stats.truncated or target.mode == "scd2":
             # These steps also read histories and stored rows.
             scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
-        changes = prepare_table(target)
-        marks = {**base, str(spec.staging): _advanced(pending.head, before, stats)}
-        batch = Batch(events, stats, before, pending.head, marks, base)
+        changes, now = prepare_table(target, table)
+        marks = {**known_marks(table), str(spec.staging): _advanced(pending.head, before, stats)}
+        writer = TableWriter(lake, spec.table, now, columns_of(lake, spec.table), marks, target.gate)
+        batch = Batch(events, stats, before, pending.head, writer)
         if without_row:
             batch.details["deletes_without_row"] = without_row
         if not stats.events and target.mode != "append" and not target.is_new:
-            commit_marks(lake, spec.table, marks)
+            writer.nothing()
             strategy, why = "none", "the window has no events"
         else:
             apply = {"scd1": scd1.apply, "scd2": scd2.apply, "append": append.apply}[target.mode]
@@ -197,7 +202,8 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     stats = stats_of(target, events, None)
     check_stats(target, stats)
     compute = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
-    rows = compute(target, Batch(events, stats, None, mark, {}, {}))
+    writer = TableWriter(lake, spec.table, table, {}, None)  # the modes compute, and write nothing
+    rows = compute(target, Batch(events, stats, None, mark, writer))
     return target, rows.select(*(F.col(quote(c)) for c in target.all_types))
 
 
@@ -227,3 +233,25 @@ def _advanced(head: Watermark, before: Watermark | None, stats: Stats) -> Waterm
         # A window without events does not end a transaction.
         transaction=stats.transaction if stats.events else before.transaction if before else None,
     )
+
+
+@dataclass(frozen=True)
+class FinalStep(TableStep[FinalSpec]):
+    """Merging: the rows that result from the events of a source table."""
+
+    empty_sources: ClassVar[EmptySources] = "ignored"
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return the window of the staging table."""
+        return [pending_of(lake, self.spec, table, staging)[0] for staging in sources.values()]
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return the batch, or the whole window for a rebuild, so the table never has fewer rows than before."""
+        windows = [(pending_of(lake, self.spec, table, staging), staging) for staging in sources.values()]
+        return [cut_unless_rebuilt(window, why, staging, self.spec.batch) for (window, why), staging in windows]
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+        """Merge the changed keys."""
+        return absorb_changes(lake, self.spec, rebuild=REQUESTED if rebuild else "")

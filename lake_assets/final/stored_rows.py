@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.final.added_columns import FROM
-from lake_assets.final.declaration import DECLARATION_PROPERTY, GENERATION
+from lake_assets.final.declaration import GENERATION
 from lake_assets.final.events.key_changes import BASE_POSITION
-from lake_assets.final.events.staging_projection import PARTIAL, TECHNICAL
 from lake_assets.final.events.window_stats import Batch
-from lake_assets.final.final_ddl import partitioned_by, sort_files
+from lake_assets.final.final_ddl import partitioned_by
+from lake_assets.final.staging_projection import PARTIAL, TECHNICAL
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (
     ARRIVED_AT,
@@ -24,19 +25,12 @@ from lake_assets.formats.event_model import (
     UNAVAILABLE,
 )
 from lake_assets.lake import quote
-from lake_assets.lake.names import literal
 from lake_assets.lake.rows_in_memory import no_rows
-from lake_assets.tables.commits import committing, writing
 from lake_assets.tables.merge_pruning import Pruning, prune
-from lake_assets.tables.row_differences import incomparable, write_differences
-from lake_assets.tables.spark_frames import new_name, over, temp_view
+from lake_assets.tables.spark_frames import over
 from lake_assets.tables.spark_tuning import tuned_for
-from lake_assets.tables.table_ddl import (
-    KEY_PROPERTY,
-    columns_of,
-    key_in,
-    set_properties,
-)
+from lake_assets.tables.writing.table_ddl import key_in
+from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, KEY_PROPERTY
 
 
 def stored_rows(target: Target, keys: DataFrame | None, branch: str | None = None) -> DataFrame:
@@ -88,13 +82,8 @@ def merge_rows(
     target: Target, rows: DataFrame, on: str, clauses: list[str], pruning: Pruning | None, batch: Batch
 ) -> None:
     """MERGE `rows` as `s` into the table `t`, reading only the rows of `t` that `pruning` cannot rule out."""
-    condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
-    condition = f"{on} AND {condition}" if condition else on
-    spark, lake, table = target.lake.spark(), target.lake, target.spec.table
-    fit, source = tuned_for(lake, (target.spec.staging, table)), new_name()
-    with fit, writing(lake, table, batch.marks, batch.base, target.gate) as name:
-        sql = f"MERGE INTO {name} t USING {source} s ON {condition} {' '.join(clauses)}"
-        over(spark, sql, {source: rows}, values)
+    with tuned_for(target.lake, (target.spec.staging, target.spec.table)):
+        batch.writer.merge(rows, on, clauses, pruning)
 
 
 def replace_rows(target: Target, rows: DataFrame, batch: Batch) -> str:
@@ -105,40 +94,22 @@ def replace_rows(target: Target, rows: DataFrame, batch: Batch) -> str:
     Returns:
         Which rows were written, as text for the outcome.
     """
-    lake, spec, types, marks = target.lake, target.spec, target.all_types, batch.marks
+    spec, types, before = target.spec, target.all_types, batch.writer.before
     rows = rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
     key = (*target.key, FROM) if target.mode == "scd2" else target.key if target.mode == "scd1" else ()
-    if _has_same_declaration(target, batch) and write_differences(
-        lake, spec.table, rows, types, key, marks, batch.base, target.gate
-    ):
-        # If the step is killed before this, the next step repeats it and finds no row that differs.
-        set_properties(lake, spec.table, {DECLARATION_PROPERTY: json.dumps(target.declared), **spec.properties})
-        return "rows that differ are written"
-    if target.gate.is_blocking:
-        rows = target.gate.audit_rows(rows)
-    properties = {
-        DECLARATION_PROPERTY: json.dumps(target.declared),
-        KEY_PROPERTY: json.dumps(list(target.key)),
-        **spec.properties,
-    }
-    options = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-    with temp_view(rows) as view, committing(lake.spark(), spec.table, marks):
-        lake.spark().sql(
-            f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg {partitioned_by(target)} "
-            f"TBLPROPERTIES ({options}) AS SELECT * FROM {view}"
-        )
-    sort_files(target)
-    return "all rows are written"
+    is_replaced = batch.writer.all_rows(
+        rows,
+        key,
+        {KEY_PROPERTY: json.dumps(list(target.key))},
+        {DECLARATION_PROPERTY: json.dumps(target.declared), **spec.properties},
+        sort_by=spec.sort_by,
+        partitioned_by=partitioned_by(spec),
+        is_same=before is not None and _has_same_declaration(target, before),
+    )
+    return "all rows are written" if is_replaced else "rows that differ are written"
 
 
-def _has_same_declaration(target: Target, batch: Batch) -> bool:
-    """Whether the table was built with the current declaration and its rows can be compared with new ones."""
-    table = target.lake.find(target.spec.table)
-    if table is None or table.metadata.current_snapshot_id is None or not batch.base:
-        return False
+def _has_same_declaration(target: Target, table: Table) -> bool:
+    """Whether the table was built with the current declaration, whatever staging has reread since."""
     stored = json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
-    if stored | {GENERATION: 0} != target.declared | {GENERATION: 0} or key_in(table) != target.key:
-        return False
-    return list(columns_of(target.lake, target.spec.table).items()) == list(
-        target.all_types.items()
-    ) and not incomparable(target.all_types)
+    return stored | {GENERATION: 0} == target.declared | {GENERATION: 0} and key_in(table) == target.key

@@ -10,15 +10,13 @@ from lake_assets.errors import KeyMissingError, PipelineError
 from lake_assets.final.added_columns import FROM, OWN_COLUMNS
 from lake_assets.final.declaration import declaration, spelled_as
 from lake_assets.final.declaration_checks import check_added, check_names, check_order, check_overwrite, table_key
-from lake_assets.final.events.key_changes import Ordering
-from lake_assets.final.events.staging_projection import Projection
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.ordering import Ordering
+from lake_assets.final.staging_projection import Projection
 from lake_assets.formats import event_format
 from lake_assets.lake import LakeBase
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.table_ddl import (
-    columns_of,
-)
+from lake_assets.tables.writing.table_ddl import columns_of
 
 
 class Target:

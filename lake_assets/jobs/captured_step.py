@@ -35,7 +35,7 @@ from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
 from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
-from lake_assets.tables.table_ddl import check_owner_in
+from lake_assets.tables.writing.table_ddl import check_owner_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,7 +207,7 @@ class CapturedStep:
         Raises:
             ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
         """
-        from lake_assets.tables.commits import committing
+        from lake_assets.tables.writing.publication import committing
 
         with committing(spark, self.table, None, self.properties):
             yield

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
@@ -12,16 +15,21 @@ from lake_assets.jobs import step_notes
 from lake_assets.jobs.captured_step import CapturedStep, captured_step
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.jobs.step_windows import Choose, pending_windows
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.batch_limits import left_behind
-from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import missing_sources
-from lake_assets.tables.table_ddl import columns_of, key_in
+from lake_assets.tables.pending_windows import Window, continues, missing_sources
+from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.table_step import EmptySources, TableStep
+from lake_assets.tables.writing.commit_counts import counts
+from lake_assets.tables.writing.table_ddl import columns_of, key_in
+
+if TYPE_CHECKING:
+    from lake_assets.models.steps.snapshot_pins import SnapshotPins
 
 
 def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebuild: bool = False) -> Outcome:
@@ -107,3 +115,38 @@ def _outcome(
         time.monotonic() - began, at,
         {**details, "watermark": moved}, audits=audits,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JobStep(TableStep[JobSpec]):
+    """Running a user's job over what changed."""
+
+    is_only_writer: ClassVar[bool] = False
+    empty_sources: ClassVar[EmptySources] = "emptied"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """None: the job's own kind is declared with it."""
+        return ()
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return one window per source."""
+        return list(pending_windows(self.spec.settings, table, sources).values())
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return windows up to snapshots that agree with each other and with the models of the run."""
+        windows = pending_windows(self.spec.settings, table, sources)
+        return list(self._chosen(lake, pins, windows, sources).values())
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+        """Run the job."""
+        with pins.release_on_failure():
+            return run_job(lake, self.spec, lambda w, sources: self._chosen(lake, pins, w, sources), rebuild=rebuild)
+
+    def _chosen(
+        self, lake: LakeBase, pins: SnapshotPins, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]
+    ) -> dict[TableId, Window]:
+        size = self.spec.batch if continues(windows.values()) else BatchSize()
+        return pins.pin(lake, windows, sources, size)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyiceberg.exceptions import CommitFailedException
-
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata import metadata_commits
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
-from lake_assets.lake.names import literal
-from lake_assets.tables.commits import committing
 from lake_assets.tables.pending_windows import known_marks
+from lake_assets.tables.writing.arrow_writes import write_arrow
+from lake_assets.tables.writing.table_ddl import set_properties
+from lake_assets.tables.writing.table_writer import TableWriter
 
 _ATTEMPTS = 5
 
@@ -29,34 +27,22 @@ def move_watermark(lake: LakeBase, table: TableId, base: Watermarks, properties:
     Raises:
         ConcurrentWriteError: the table has other watermarks, or every attempt lost against another writer.
     """
-    lost: Exception | None = None
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         loaded = lake.table(table)
         if known_marks(loaded) != dict(base):
             raise ConcurrentWriteError(f"{table}: another writer moved its watermark during this step")
-        if loaded.format_version >= 3:
-            spark, name = lake.spark(), lake.sql_name(table)
-            with committing(spark, table, None, properties):
-                spark.table(name).limit(0).writeTo(name).append()
-            return
         try:
-            loaded.append(loaded.schema().as_arrow().empty_table(), snapshot_properties=dict(properties))
+            if loaded.format_version >= 3:
+                TableWriter(lake, table, loaded, {}, None, properties=properties).nothing()
+            else:
+                write_arrow(table, loaded, loaded.schema().as_arrow().empty_table(), properties)
+        except ConcurrentWriteError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
             return
-        except CommitFailedException as e:
-            lost = e
-    raise ConcurrentWriteError(f"{table}: another writer was faster {_ATTEMPTS} times in a row: {lost}") from lost
 
 
 def own(lake: LakeBase, table: TableId, owner: str) -> None:
     """Note in the table who moves its watermark: a watermark that expires is then missed."""
-    loaded = lake.table(table)
-    if loaded.properties.get(PIPELINE_PROPERTY) == owner:
-        return
-    if metadata_commits.can_commit(lake.catalog):
-        metadata_commits.commit(
-            loaded, lambda m: {**m, "properties": {**m.get("properties", {}), PIPELINE_PROPERTY: owner}}
-        )
-    else:
-        lake.spark().sql(
-            f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ('{PIPELINE_PROPERTY}' = {literal(owner)})"
-        )
+    set_properties(lake, table, {PIPELINE_PROPERTY: owner})

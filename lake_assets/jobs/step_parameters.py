@@ -89,7 +89,7 @@ class StepParameters:
         Raises:
             ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
         """
-        from lake_assets.tables.commits import committing
+        from lake_assets.tables.writing.publication import committing
 
         with committing(spark, TableId.parse(self.table), None, self.properties):
             yield

@@ -25,8 +25,8 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import OperationalError
 
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError
-from lake_assets.lake.metadata.variant import table_metadata
 from lake_assets.lake.redaction import hide_in
+from lake_assets.lake.variant import table_metadata
 
 _ADVICE = (
     "`lake-assets repair` lists the existing versions, and points the catalog at the newest readable one; other tables "

@@ -75,7 +75,10 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
 _VALUE = re.compile(r"\[[A-Z][A-Z0-9_.]*\] [^\n]*SQLSTATE: 22[0-9A-Z]{3}")
 # The place within a text that Spark names at the end of a message.
 _POSITION = re.compile(r"(?:; | \()line (\d+),? pos \d+[);]*$")
-_CARRIERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS")
+_CARRIERS = (
+    "TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS",
+    "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS",
+)  # fmt: skip
 
 
 def spark_error_text(error: BaseException) -> str:

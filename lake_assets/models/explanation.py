@@ -14,7 +14,7 @@ from lake_assets.models.operators.query_tree import Node, Project, Tree
 from lake_assets.models.operators.table_columns import origins
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
-from lake_assets.models.steps.model_runs import choice, is_same_query, windows_of
+from lake_assets.models.steps.model_runs import SqlModelStep, choice
 from lake_assets.models.steps.planned_models import planned
 from lake_assets.models.steps.recomputed_ranges import tables_without_column
 from lake_assets.tables.outcome import Absorbed
@@ -70,10 +70,11 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
     tables = {s: lake.table(s) for s in spec.sources}
     target = lake.find(spec.table)
     model = planned(spec, tables)
-    windows = windows_of(spec, target, tables)
+    step = SqlModelStep(spec)
+    windows = step.windows_of(target, tables)
     state, now, now_why, expected = "new", "full", "first run", None
     absorbed: tuple[Absorbed, ...] = ()
-    if target is not None and not is_same_query(target, spec):
+    if target is not None and not step.is_same_definition(target):
         state, now_why = "changed", "the table was built by another query"
         if spec.on_query_change == "stop":
             now, now_why = (

@@ -18,8 +18,8 @@ from lake_assets.models.sql.sql_errors import Origin
 from lake_assets.tables.audits.audit_kinds import Audit, EqualsQuery
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
-FINGERPRINT_PROPERTY = "lake-assets.model"
 DECLARED_PROPERTY = "lake-assets.declared"
 
 

@@ -20,7 +20,7 @@ from lake_assets.errors import HistoryError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
-from lake_assets.orchestration.sensing.run_retries import shortened
+from lake_assets.orchestration.runs.run_retries import shortened
 from lake_assets.pipeline import OTHER, Outcome, Partitions, Touched, counted, key_of_text, touched
 from lake_assets.pipeline.table_graph import Spec
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from lake_assets.errors import AuditFailedError, ModelError, PipelineError
 from lake_assets.ingest.raw.landing import Landed, land_records
-from lake_assets.ingest.raw.raw_tables import offsets
 from lake_assets.ingest.raw.record_sources import Read
+from lake_assets.ingest.raw_tables import offsets
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.steps.snapshot_pins import SnapshotPins

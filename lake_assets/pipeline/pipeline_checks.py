@@ -11,7 +11,7 @@ from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.final.added_columns import OWN_COLUMNS
 from lake_assets.final.column_selection import select
-from lake_assets.final.events.declared_order import columns_of_order
+from lake_assets.final.declared_order import columns_of_order
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL

@@ -11,7 +11,7 @@ from lake_assets.lake import LakeBase
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.table_ddl import columns_of, key_in
+from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 
 def audit(lake: LakeBase, spec: ComputedSpec | JobSpec, only: frozenset[str] | None = None) -> tuple[Finding, ...]:

@@ -22,22 +22,23 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import all_rows
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import find_property, read_marks
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.row_identity import identity
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
-from lake_assets.models.steps.kept_frames import SIGN, Frames
-from lake_assets.models.steps.model_writer import Writer
 from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.pipeline.verification import expected_rows, planned_at
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
-from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.row_differences import incomparable
 from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
-from lake_assets.tables.table_ddl import check_owner_in, columns_of, key_in
+from lake_assets.tables.writing.commit_counts import counts
+from lake_assets.tables.writing.races import lost
+from lake_assets.tables.writing.row_differences import SIGN, incomparable
+from lake_assets.tables.writing.table_ddl import check_owner_in, columns_of, key_in
+from lake_assets.tables.writing.table_writer import TableWriter
 
 RECOMPUTED_PROPERTY = "lake-assets.recomputed"
 
@@ -140,12 +141,9 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: Chosen) -> Outcome:
         expected.gate.check(types)
         properties = {RECOMPUTED_PROPERTY: chosen.label}
         frames = Frames(lake.spark(), scope)
-        definition = table.properties.get(FINGERPRINT_PROPERTY, "")
-        writer = Writer(
-            lake, spec.table, types, marks, marks, properties, frames, expected.gate, definition, quiet=True
-        )  # fmt: skip
+        writer = TableWriter(lake, spec.table, table, types, marks, expected.gate, properties, quiet=True)
         where = "true" if expected.as_a_whole else chosen.where
-        _write(lake, writer, expected, head, where)
+        _write(lake, writer, frames, expected, head, where)
     done = lake.table(spec.table)
     commit = find_property(done, RECOMPUTED_PROPERTY)
     snapshot = commit[1] if commit and done.metadata.current_snapshot_id != head else None
@@ -184,8 +182,8 @@ def _as_a_whole(model: ModelPlan, columns: Sequence[str]) -> str:
     return next(filter(None, (rows_depend(column, by) for column in columns)), "")
 
 
-def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where: str) -> None:
-    types, frames, key = writer.types, writer.frames, expected.key
+def _write(lake: LakeBase, writer: TableWriter, frames: Frames, expected: _Expected, head: int, where: str) -> None:
+    types, key = writer.types, expected.key
     should = expected.rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
     stands = lake.spark().read.option("versionAsOf", str(head)).table(writer.name).select(*map(quote, types))
     new, old = frames.materialize(should.where(where)), frames.materialize(stands.where(where))
@@ -209,9 +207,11 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
     delta = " UNION ALL ".join(f"SELECT {listed}, {sign} AS {SIGN} FROM {frames.view(f)}" for f, sign in sides)
     # No step writes two rows with one key; if they exist, all of their values identify them.
     if key and not _has_duplicates(gone[0].unionByName(gone[1]), key):
-        writer.change(delta, key)
+        missing = writer.change(delta, key)
     else:
-        writer.count_copies(delta)
+        missing = writer.count_copies(delta)
+    if missing:
+        raise lost(writer.table, missing)
 
 
 def _has_duplicates(rows: DataFrame, key: Sequence[str]) -> bool:

@@ -29,6 +29,7 @@ from lake_assets.tables import leftovers, standing_failures
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.snapshot_retention import keep_own, keep_sources, release
+from lake_assets.tables.writing.races import as_race
 
 ATTEMPTS = 4
 
@@ -59,7 +60,7 @@ def absorb(
     step = step_of(spec)
 
     def run() -> Outcome:
-        outcome = step.absorb(lake, pins, rebuild=rebuild)
+        outcome = step.absorb(lake, pins or SnapshotPins(), rebuild=rebuild)
         if outcome.status == "absorbed":
             _keep(lake, step)
         return outcome
@@ -106,7 +107,13 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
-            with attempt, _lost_history(lake, step), named_errors(spec.table), _lost_files(lake, step):
+            with (
+                attempt,
+                _lost_history(lake, step),
+                named_errors(spec.table),
+                _lost_files(lake, step),
+                as_race(spec.table),
+            ):
                 for table in step.written_tables:
                     _make_ready(lake, table)
                 with leftovers.at_work(lake, step.written_tables):

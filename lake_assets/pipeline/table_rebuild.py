@@ -15,10 +15,10 @@ from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.tables.commits import has_counts
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.row_differences import count_differences, incomparable
-from lake_assets.tables.table_ddl import columns_of, key_in
+from lake_assets.tables.writing.commit_counts import has_counts
+from lake_assets.tables.writing.row_differences import count_differences, incomparable
+from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
 

@@ -36,7 +36,7 @@ from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import first_line, named_errors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.stability import Level, state
 from lake_assets.models.python import python_model_runs
 from lake_assets.models.python.python_model_spec import PythonModelSpec
@@ -58,7 +58,8 @@ from lake_assets.pipeline.row_comparison import (
 from lake_assets.pipeline.table_graph import ComputedSpec, lookups_of
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
-from lake_assets.tables.table_ddl import KEY_PROPERTY, columns_of
+from lake_assets.tables.writing.table_ddl import columns_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, KEY_PROPERTY
 
 _PARTS = 1_000_000
 

@@ -8,8 +8,7 @@ from lake_assets.capture import Capture
 from lake_assets.errors import ConfigError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
-from lake_assets.lake.names import literal
-from lake_assets.tables.spark_frames import temp_view
+from lake_assets.tables.writing.table_ddl import replace_table
 
 PREFIX = "lake-assets.changes."
 
@@ -42,13 +41,5 @@ def write_changes(lake: LakeBase, table: TableId, rows: DataFrame, capture: Capt
     properties = {f"{PREFIX}{k}": str(v) for k, v in facts.items() if v is not None}
     # Older versions of the table format lack some types.
     properties |= {"format-version": str(source.format_version), "write.distribution-mode": "none"}
-    assignments = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-    location = lake.location_of(table)
-    place = f"LOCATION {literal(location)} " if location else ""
-    lake.ensure_namespace(table.namespace)
-    with temp_view(rows) as view:
-        lake.spark().sql(
-            f"CREATE OR REPLACE TABLE {lake.sql_name(table)} USING iceberg {place}TBLPROPERTIES ({assignments}) "
-            f"AS SELECT * FROM {view}"
-        )
+    replace_table(lake, table, rows, None, properties, before=lake.find(table))
     return row_count(lake.table(table)) or 0

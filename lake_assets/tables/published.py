@@ -6,13 +6,16 @@ import time
 from collections.abc import Mapping
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.lake.metadata.row_counts import summary_of
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.watermark import Watermarks, to_properties
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.commits import counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.writing.commit_counts import counts
 
 
 def published(
@@ -24,7 +27,6 @@ def published(
     why: str,
     began: float,
     marks: Watermarks,
-    base: Watermarks | None = None,
     former: Table | None = None,
     gate: Gate | None = None,
     details: Mapping[str, object] | None = None,
@@ -39,15 +41,11 @@ def published(
         why: the reason for the strategy.
         began: `time.monotonic()` at the start of the step.
         marks: the watermarks of the commit.
-        base: the watermarks before the step; None: the table was replaced, whatever its watermarks.
         former: the table before the step.
         gate: the audits to evaluate on the published rows.
         details: anything else worth showing.
-
-    Raises:
-        ConcurrentWriteError: another run committed in between.
     """
-    snapshot = snapshot_of(lake, table, marks, base)
+    snapshot = _commit_with(lake.table(table), marks)
     inserted, updated, deleted = counts(snapshot)
     audits: tuple[Finding, ...] = ()
     if gate and snapshot and strategy != "none":
@@ -56,3 +54,9 @@ def published(
         str(table), "absorbed", absorbed, inserted, updated, deleted, strategy, why, time.monotonic() - began,
         snapshot.snapshot_id if snapshot else None, dict(details or {}), audits=audits,
     )  # fmt: skip
+
+
+def _commit_with(table: Table, marks: Watermarks) -> Snapshot | None:
+    """Return the newest snapshot that carries some watermarks."""
+    expected = to_properties(marks).items()
+    return next((s for s in ancestors(table) if expected <= summary_of(s).items()), None)

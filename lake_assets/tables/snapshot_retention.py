@@ -19,7 +19,7 @@ from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
-from lake_assets.tables.commits import as_race
+from lake_assets.tables.writing.races import as_race
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,12 @@ import threading
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property, reduce
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from lake_assets.lake import quote
 from lake_assets.lake._compat import active_session
@@ -80,6 +83,26 @@ def checkpoint(frame: DataFrame, *, eager: bool = True) -> DataFrame:
         rows = frame.localCheckpoint(eager=eager)
     # Without new aliases, Spark could not distinguish its columns from those of `frame` in a join.
     return rows.selectExpr(*(f"{quote(c)} AS {quote(c)}" for c in rows.columns))
+
+
+def computed(rows: DataFrame, *aggregates: str) -> tuple[DataFrame, list[Any]]:
+    """Compute rows now, and return them with the values of some aggregates over them, in one job if possible.
+
+    Args:
+        rows: the rows.
+        aggregates: SQL of each aggregate.
+    """
+    looks = [F.expr(f"{e} AS look{i}") for i, e in enumerate(aggregates)]
+    values: Mapping[str, Any] = {}
+    if isinstance(rows, ClassicDataFrame):
+        observation = Observation()
+        materialized = checkpoint(rows.observe(observation, *looks))
+        values = observation.get
+    else:
+        # Spark Connect reports observations only for collected rows: the aggregation itself computes the rows.
+        materialized = checkpoint(rows, eager=False)
+    values = values or materialized.agg(*looks).collect()[0].asDict()
+    return materialized, [values[f"look{i}"] for i in range(len(aggregates))]
 
 
 def observed(rows: DataFrame, seen: Observation, *looks: Column) -> DataFrame:

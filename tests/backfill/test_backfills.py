@@ -151,7 +151,7 @@ def test_snapshots_that_a_copy_starts_from_outlive_upkeep(history: History) -> N
     ("selection", "redone"),
     [
         (Selection(low="1", high="2", by="age"), {"ages": range(1, 3)}),
-        (Selection(keys=Path("keys.csv")), {"ids": [0, 2, 4]}),
+        pytest.param(Selection(keys=Path("keys.csv")), {"ids": [0, 2, 4]}, marks=pytest.mark.long),
         pytest.param(Selection(keys=Path("keys.jsonl")), {"ids": [0, 2, 4]}, marks=pytest.mark.long),
     ],
 )
@@ -474,6 +474,7 @@ def test_tables_of_an_open_backfill_belong_to_it(history: History) -> None:
     assert complete(begin(people, "agg.cities")).record.state == "published"
 
 
+@pytest.mark.long
 def test_a_table_that_changed_otherwise_than_by_micro_batches_makes_a_backfill_stale(history: History) -> None:
     people, damages = history
     lake = people.lake
@@ -505,6 +506,7 @@ def test_a_backfill_that_another_one_built_on_is_not_undone(history: History) ->
     damages.check()
 
 
+@pytest.mark.long
 def test_a_changed_query_is_built_aside_and_not_undone(lake: Lake) -> None:
     people = People(lake, CITIES)
     people.land(10)

@@ -38,13 +38,13 @@ from pyiceberg.types import (
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.capture.capture_parts import Part
-from lake_assets.capture.capture_planning import Plan, Side
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.manifest_index import Block, Indexes, ManifestIndex
 from lake_assets.capture.files.manifests import Entry, Summary
 from lake_assets.capture.files.partition_keys import may_hold
+from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
 from tests.capture.by_hand import commit_deletes, commit_miscounted, data_files, equality_delete, position_delete
 

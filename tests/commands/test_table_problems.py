@@ -20,10 +20,10 @@ from lake_assets import Lake, Pipeline
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, to_properties
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.sql.model_plan import fingerprint, parse
 from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.tables import standing_failures
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 from tests.ingest.test_rejects import v2
 from tests.support.cli import Done
 

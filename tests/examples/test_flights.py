@@ -52,6 +52,7 @@ def test_a_year_of_days_is_the_same_as_the_year_at_once(new_lake: Callable[[str]
     check(new_lake, year, 366)
 
 
+@pytest.mark.long
 def test_flights_come_in_the_order_of_landing_and_some_belong_to_the_day_before(year: flights.Year) -> None:
     assert len(year.flights) == 336_776
     landed = year.flights["landed_at"].to_pylist()

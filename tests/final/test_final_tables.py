@@ -186,13 +186,14 @@ def shifted_and_scattered(choose: random.Random) -> Batches:
 
 KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
-    pytest.param(scattered, ["soft", "made_versions", "parts"], marks=pytest.mark.long),
-    pytest.param(emptied, ["made_soft"], marks=pytest.mark.long),
-    pytest.param(in_order, ["large"], marks=pytest.mark.long),
+    (scattered, ["soft", "made_versions", "parts"]),
+    (emptied, ["made_soft"]),
+    (in_order, ["large"]),
     (shifted, ["versions"]),
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "tables"), QUICK)
 def test_tables_of_every_kind_are_what_the_events_make_of_them(
     lake: Lake, kind: Callable[[random.Random], Batches], tables: list[str]
@@ -336,6 +337,7 @@ def test_partitions_order_and_columns_that_are_declared_otherwise(lake: Lake) ->
     assert rows_of(feed.rows("final.t"), ["k", "n", "twice"]) == Counter({(1, 50, 100): 1, (3, -1, -2): 1})
 
 
+@pytest.mark.long
 def test_what_comes_later_than_the_horizon_is_absorbed_and_told_of(lake: Lake) -> None:
     feed = Feed(lake, {"table": "public.t", "horizon": "1m"})
     feed.deliver([write(10, "c", 1), write(20, "c", 2), write(90_000, "u", 1, 9)])

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
-from lake_assets.final.events.key_changes import PRESENT, Ordering, entangled, states
+from lake_assets.final.events.key_changes import PRESENT, entangled, states
 from lake_assets.final.events.reduction import order
+from lake_assets.final.ordering import Ordering
 from lake_assets.formats import FORMATS, event_format
 from lake_assets.formats.event_model import INDEX, OP, POSITION, SEQUENCE
 from lake_assets.formats.log_positions import upgraded

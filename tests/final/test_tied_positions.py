@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
-from lake_assets.final.events.key_changes import PRESENT, Ordering, states
+from lake_assets.final.events.key_changes import PRESENT, states
 from lake_assets.final.events.reduction import order
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
+from lake_assets.final.ordering import Ordering
 from lake_assets.formats import event_format
 from lake_assets.lake import TableId
 from lake_assets.lake.rows_in_memory import rows_in_memory

@@ -102,6 +102,7 @@ def _plain(value: Any) -> Any:
     return value.strftime("%Y-%m-%d %H:%M:%S+00") if hasattr(value, "strftime") else value
 
 
+@pytest.mark.long
 def test_an_event_without_its_old_row_is_rejected(lake: Lake) -> None:
     stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "key": "*"}])
     row = {"n": 1, "name": "a"}

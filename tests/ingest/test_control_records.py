@@ -15,7 +15,7 @@ from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import INSERT, Hints
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
-from lake_assets.ingest.raw.raw_tables import routes
+from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId
 from lake_assets.pipeline.step_retries import absorb
 from tests.support.parsing import lines_of, parse

@@ -109,6 +109,7 @@ def test_a_rename_that_was_none_is_dismissed_as_the_message_says(lake: Lake) -> 
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_rejected_records_are_said_until_they_are_read(lake: Lake) -> None:
     stream = Stream(lake, format="wal2json-v2", on_conflict="reject")
     stream.run(v2(1, "I", id=("integer", 1), n=("integer", 7)))

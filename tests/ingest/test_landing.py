@@ -29,7 +29,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, landing, record_reading, record_sources
 from lake_assets.ingest.raw.landing import Landed, land, new_files
-from lake_assets.ingest.raw.raw_tables import routes
+from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.specs import Limit

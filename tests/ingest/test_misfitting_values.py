@@ -247,6 +247,7 @@ def test_on_misfit_is_declared_for_a_stream_or_a_table() -> None:
         declared({"on_misfit": "nil"}, {})
 
 
+@pytest.mark.long
 def test_a_batch_with_a_rare_notation_a_reject_and_a_new_column_is_read_once_more_and_stored_once(lake: Lake) -> None:
     table: dict[str, Any] = {"table": ITEMS, "key": "id"}
     stream = Stream(lake, format="change-set", tables=[table])

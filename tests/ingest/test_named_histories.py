@@ -276,6 +276,7 @@ def deliver(feed: Feed, batches: list[list[Event]], columns: list[str] = COLUMNS
         assert final(feed, columns) == final_rows(delivered, columns), f"after batch {n}"
 
 
+@pytest.mark.long
 def test_a_row_left_out_keeps_its_unchanged_toast_value(feed: Feed, log: Log) -> None:
     deliver(
         feed,

@@ -118,6 +118,7 @@ def row(kind: str, price: str, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "columnnames": names, "columntypes": types, **more}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole_rows", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_key_and_the_decimal_that_errors_of_wal2json_1_propose_are_exact(lake: Lake, whole_rows: bool) -> None:
     stream = Stream(lake, format="wal2json-v1")

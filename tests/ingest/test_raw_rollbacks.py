@@ -89,6 +89,7 @@ def landings(lake: Lake) -> Landings:
     return landings
 
 
+@pytest.mark.long
 def test_records_that_land_again_after_a_step_of_staging_are_not_absorbed_twice(landings: Landings) -> None:
     waiting = landings.only(STAGING)
     assert waiting.status == "waiting"
@@ -134,6 +135,7 @@ def test_fewer_records_than_before_are_waited_for_and_the_advice_helps(landings:
     landings.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replaced", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_time_of_landing_tells_records_apart_after_the_undone_snapshot_has_expired(
     landings: Landings, *, replaced: bool

@@ -24,6 +24,7 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.staging import staging_writes
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.writing.table_writer import TableWriter
 from tests.support.seeds import HISTORIES
 
 ITEMS = "public.items"
@@ -267,6 +268,7 @@ def test_a_replay_before_the_first_event_could_be_read_makes_the_table(lake: Lak
     assert [r["id"] for r in stream.rows("final.items")] == [1]
 
 
+@pytest.mark.long
 def test_records_that_could_not_be_routed_are_routed_after_a_fix(lake: Lake) -> None:
     line = json.loads(change("insert", 1, id=1, n=1))
     del line["table"], line["schema"]
@@ -351,7 +353,7 @@ def test_a_replay_takes_in_what_can_be_read_beside_what_cannot(lake: Lake) -> No
 
 
 KILLS: list[tuple[Any, str]] = [
-    (rejects, "reject"), (staging_writes, "prepare"), (staging_writes, "append_if_unmoved"), (rejects, "ensure_rejected"),
+    (rejects, "reject"), (staging_writes, "prepare"), (TableWriter, "append"), (rejects, "ensure_rejected"),
 ]  # fmt: skip
 
 

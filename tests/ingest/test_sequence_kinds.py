@@ -10,8 +10,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import OrderUnknownError
-from lake_assets.final.declaration import DECLARATION_PROPERTY
-from lake_assets.ingest.records.sequence_kinds import PROPERTY
+from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, ORDER_PROPERTY
 from tests.ingest.test_rejects import ITEMS, Stream
 
 KEYED = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}}
@@ -41,6 +40,7 @@ ORDERS: Sequence[Sequence[Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_numbers_order_changes_by_value_whether_text_or_not(lake: Lake) -> None:
     """The later change comes first, in a batch of its own for some."""
     stream = Stream(lake, format="simplified", tables=[KEYED])
@@ -70,6 +70,7 @@ def test_a_change_without_a_place_is_rejected_and_freezes_nothing(lake: Lake) ->
     assert held(stream) == [(1, 5)]
 
 
+@pytest.mark.long
 def test_numbers_among_moments_are_rejected_until_another_order_is_declared(lake: Lake) -> None:
     """Within a batch and after it; what the reason advises works afterwards."""
     stream = Stream(lake, format="change-set", tables=[KEYED])
@@ -116,7 +117,7 @@ def test_a_table_from_before_is_made_again_in_the_right_order(lake: Lake) -> Non
     declared = json.loads(lake.table("final.items").properties[DECLARATION_PROPERTY])
     del declared["order"]
     spark.sql(f"ALTER TABLE {final} SET TBLPROPERTIES ('{DECLARATION_PROPERTY}' = '{json.dumps(declared)}')")
-    spark.sql(f"ALTER TABLE {staging} UNSET TBLPROPERTIES ('{PROPERTY}')")
+    spark.sql(f"ALTER TABLE {staging} UNSET TBLPROPERTIES ('{ORDER_PROPERTY}')")
     spark.sql(f"UPDATE {final} SET n = 99")  # whatever was made of them
     outcomes = stream.run(
         simplified("update", "2.7", 7), simplified("update", "2024-01-01", 8), simplified("update", "10.5", 4, 5)
@@ -140,6 +141,7 @@ def test_versions_of_a_feed_are_whole_numbers(lake: Lake) -> None:
     assert reasons(stream) == [(1, "_commit_version is not a whole number of up to 20 digits")]
 
 
+@pytest.mark.long
 def test_ordinals_of_another_changelog_stop_the_table(lake: Lake) -> None:
     """Ordinals begin with 0 in each query of a changelog: the next one is no older than the one before."""
 

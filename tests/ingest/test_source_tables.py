@@ -16,6 +16,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.source_tables import GAP_PROPERTY
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import find_property, read_marks
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.outcome import Outcome
@@ -66,7 +67,7 @@ class Topic:
         self.create()
 
     def land(self, spec: RawSpec = SPEC) -> Outcome:
-        return step_of(spec).absorb(self.lake)
+        return step_of(spec).absorb(self.lake, SnapshotPins())
 
     def is_due(self, spec: RawSpec = SPEC) -> bool:
         step, raw = step_of(spec), self.lake.find(RAW)

@@ -19,6 +19,7 @@ ROWS: list[dict[str, Any]] = [
 FIRST = {"id": 1, "zip": 94107, "d": 0.5, "b": True}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_csv", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_texts_are_rejected_by_columns_of_numbers_until_they_are_declared_as_text(lake: Lake, is_csv: bool) -> None:
     table: dict[str, Any] = {"table": ITEMS, "key": "id"}

@@ -55,6 +55,7 @@ def test_records_of_another_database_are_rejected_until_it_is_declared(lake: Lak
     ]
 
 
+@pytest.mark.long
 def test_the_database_is_the_schema_where_tables_have_no_other(lake: Lake) -> None:
     stream = Stream(lake, format="debezium", tables=["a.items", {"table": "b.items", "name": "others"}])
     source = {"schema": None, "sequence": None, "file": "binlog.000001", "connector": "mysql"}

@@ -99,6 +99,7 @@ def test_a_command_absorbs_each_change_once(
     assert spec.shown.kinds == ("shell",)
 
 
+@pytest.mark.long
 def test_a_job_whose_source_was_emptied_before_its_first_run_waits(
     media: Lake, declared: Callable[..., Pipeline]
 ) -> None:
@@ -316,6 +317,7 @@ def test_an_unknown_step_is_settled_by_hand(
     assert "no step of" in call("step", DAILY).out
 
 
+@pytest.mark.long
 def test_explain_tells_a_table_of_a_job_from_a_model(
     media: Lake,
     declared: Callable[..., Pipeline],

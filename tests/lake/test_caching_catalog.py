@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, SparkUnavailableError, TableNotFoundError
-from lake_assets.ingest.raw.raw_tables import ensure_raw
+from lake_assets.ingest.raw_tables import ensure_raw
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
 from lake_assets.lake.spark_session import catalog_conf, check_remote, java_options, packages, session_conf

@@ -20,7 +20,7 @@ from lake_assets.errors import (
     StorageUnavailableError,
 )
 from lake_assets.lake.foreign_errors import as_named
-from lake_assets.tables.commits import lost_race
+from lake_assets.tables.writing.races import lost_race
 
 
 def spark(message: str) -> Exception:

@@ -21,9 +21,8 @@ from lake_assets.errors import ConcurrentWriteError, CorruptMetadataError, Model
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import successor_of
-from lake_assets.lake.metadata.watermark import Watermark
-from lake_assets.tables import commits
-from lake_assets.tables.commits import on_branch
+from lake_assets.lake.metadata.watermark import Watermark, read_marks
+from lake_assets.tables.writing.publication import on_branch
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
@@ -218,16 +217,16 @@ def test_spark_writes_to_the_branch_and_main_follows(
     spark.sql("INSERT INTO raw.t VALUES (1)")
 
     def add(meanwhile: Callable[[], object] = lambda: None) -> None:
-        base, before = commits.read_marks(lake.table(t)), spark.table("raw.t").count()
-        with on_branch(lake, t, marks, base) as branch:
-            spark.sql(f"INSERT INTO {branch} VALUES (2)")
+        before = spark.table("raw.t").count()
+        with on_branch(lake, t, lake.table(t), marks) as branch:
+            spark.sql(f"INSERT INTO {branch.name} VALUES (2)")
             assert spark.table("raw.t").count() == before, "nobody sees it yet"
             meanwhile()
 
     add()
     assert spark.table("raw.t").count() == lake.table(t).scan().to_arrow().num_rows == 2
     assert set(lake.table(t).metadata.refs) == {"main"}
-    assert commits.read_marks(lake.table(t)) == marks
+    assert read_marks(lake.table(t)) == marks
     log = spark.sql("SELECT snapshot_id FROM raw.t.history ORDER BY made_current_at").collect()
     assert [r[0] for r in log][-1] == lake.table(t).metadata.current_snapshot_id
     with pytest.raises(ConcurrentWriteError):
@@ -289,5 +288,5 @@ def test_an_error_is_not_hidden_by_an_error_of_the_cleanup(lake: Lake, monkeypat
         raise OSError("slow down")
 
     monkeypatch.setattr(refs, "drop", gone)
-    with pytest.raises(ModelError, match="wrong"), on_branch(lake, TableId.parse("raw.t"), {}, {}):
+    with pytest.raises(ModelError, match="wrong"), on_branch(lake, TableId.parse("raw.t"), lake.table("raw.t"), {}):
         raise ModelError("wrong")

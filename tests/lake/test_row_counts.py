@@ -7,7 +7,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from lake_assets import Lake
 from lake_assets.lake.metadata.row_counts import row_count, rows_added_and_deleted
-from lake_assets.tables.commits import count_properties, counts
+from lake_assets.tables.writing.commit_counts import count_properties, counts
 
 
 def snapshot(**properties: int | str) -> Snapshot:

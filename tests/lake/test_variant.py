@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CorruptMetadataError
-from lake_assets.lake.metadata.variant import VariantType
+from lake_assets.lake.variant import VariantType
 
 
 def with_type(lake: Lake, name: str) -> None:

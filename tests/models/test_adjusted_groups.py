@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.models.steps import retract_step
-from lake_assets.models.steps.model_writer import Writer
+from lake_assets.tables.writing.table_writer import TableWriter
 from tests.models.test_strategies import World
 from tests.support.seeds import seeds
 
@@ -32,14 +32,14 @@ MODELS: list[dict[str, Any]] = [
 def adjusted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The results of MERGEs that adjusted groups, or failed; every table counts as large."""
     results: list[str] = []
-    real = Writer.adjust
+    real = TableWriter.adjust
 
-    def recorded(self: Writer, *args: Any) -> str:
+    def recorded(self: TableWriter, *args: Any) -> str:
         results.append("failed")
         results[-1] = real(self, *args) or "done"
         return "" if results[-1] == "done" else results[-1]
 
-    monkeypatch.setattr(Writer, "adjust", recorded)
+    monkeypatch.setattr(TableWriter, "adjust", recorded)
     monkeypatch.setattr(retract_step, "SMALL_ROWS", 0)
     return results
 
@@ -80,6 +80,7 @@ def test_a_group_in_doubt_is_recomputed(lake: Lake, adjusted: list[str]) -> None
     assert (done.strategy, done.updated) == ("retract", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.long)])
 def test_several_rows_of_a_group_are_noticed(lake: Lake, adjusted: list[str], mode: str) -> None:
     world = filled(lake)
@@ -94,6 +95,7 @@ def test_several_rows_of_a_group_are_noticed(lake: Lake, adjusted: list[str], mo
     assert "several rows of one ks" in done.why
 
 
+@pytest.mark.long
 def test_columns_may_have_the_names_of_the_step(lake: Lake, adjusted: list[str]) -> None:
     world = filled(lake)
     model = {

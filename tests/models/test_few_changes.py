@@ -13,11 +13,11 @@ from lake_assets import Lake
 from lake_assets.capture import capture
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark
+from lake_assets.models.operators.kept_frames import Bounds, Frames
 from lake_assets.models.operators.maintenance import is_linear, source_column
 from lake_assets.models.operators.query_tree import Aggregate, Node
 from lake_assets.models.sql.model_plan import plan
 from lake_assets.models.steps import model_sources, retract_step
-from lake_assets.models.steps.kept_frames import Bounds, Frames
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.spark_tuning import planned_once
 from tests.models.test_plan import SCHEMAS
@@ -227,6 +227,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     assert looks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "small", [pytest.param(True, marks=pytest.mark.long), False], ids=["small files", "large files"]
 )

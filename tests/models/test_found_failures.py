@@ -57,6 +57,7 @@ MEANT = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "side",
     [
@@ -88,6 +89,7 @@ def test_counting_under_a_filter_that_keeps_no_row_is_zero(lake: Lake) -> None:
     proof.run()
 
 
+@pytest.mark.long
 def test_a_column_that_is_dropped_and_added_again_is_another_one(lake: Lake) -> None:
     proof = Proof(lake, {"agg.m": Query("SELECT g, count(*) AS n FROM final.b GROUP BY g", ())}, ["final.a", "final.b"])
     proof.sql(*TABLES)
@@ -151,6 +153,7 @@ def test_queries_mean_what_spark_makes_of_their_text(lake: Lake, every: int) -> 
     assert verify_all(lake, proof) == [True] * len(named)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sql",
     [
@@ -176,6 +179,7 @@ def test_rows_of_which_no_column_is_read(lake: Lake, sql: str) -> None:
     proof.run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sql",
     [

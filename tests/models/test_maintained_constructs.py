@@ -43,6 +43,7 @@ def test_other_functions_in_from_are_refused_with_what_is_possible(rows: str) ->
         plan("agg.m", f"SELECT 1 AS one FROM {rows}", SCHEMAS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queries", [KEPT[::16], pytest.param(KEPT, marks=pytest.mark.long)], ids=["some", "all"])
 def test_they_equal_their_query_after_two_changes(lake: Lake, queries: list[str]) -> None:
     prove(lake, random.Random(5), queries, runs=2)

@@ -157,6 +157,7 @@ def test_a_range_reaches_exactly_as_far_as_declared(lake: Lake) -> None:
     assert step(lake, counted).strategy == "replace-ranges"
 
 
+@pytest.mark.long
 def test_rows_without_a_value_come_before_all_others_in_cumulative_ranges(lake: Lake) -> None:
     make(lake, "k INT", "(0)", "(2)", "(NULL)")
 
@@ -213,6 +214,7 @@ def test_pending_changes_are_absorbed_after_a_column_is_renamed(lake: Lake) -> N
 # --- declarations --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changed",
     [
@@ -240,6 +242,7 @@ def test_other_settings_of_the_decorator_compute_everything(lake: Lake, changed:
     assert step(lake, declared(**changed)).why == "its declaration changed"
 
 
+@pytest.mark.long
 def test_a_lookup_that_becomes_an_input_computes_everything(lake: Lake) -> None:
     make(lake, "id INT", "(1)")
     make(lake, "id INT, name STRING", "(1, 'a')", name="src.names")
@@ -260,6 +263,7 @@ def test_a_lookup_that_becomes_an_input_computes_everything(lake: Lake) -> None:
     assert rows_in(lake, "agg.named") == Counter([(1, "b"), (2, None)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_pending", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("write", [pytest.param("append", marks=pytest.mark.long), "merge"])
 def test_a_new_version_of_a_model_over_changed_rows_computes_everything(

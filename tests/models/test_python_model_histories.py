@@ -25,6 +25,7 @@ def alter(lake: Lake, *changes: str, table: str = "src.t") -> None:
 SWAPPED = ("RENAME COLUMN v TO x", "RENAME COLUMN w TO v", "RENAME COLUMN x TO w")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes", [SWAPPED, pytest.param(("DROP COLUMN v", "ADD COLUMN v INT"), marks=pytest.mark.long)]
 )
@@ -60,6 +61,7 @@ def test_conditions_on_columns_that_were_swapped_skip_no_rows_of_pending_changes
 # --- lookups -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_lookup_that_is_an_input_too_computes_everything_if_declared(lake: Lake) -> None:
     make(lake, "id INT", "(1)", "(2)")
     make(lake, "id INT, name STRING", "(1, 'a')", name="src.names")

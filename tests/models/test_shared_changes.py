@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 from lake_assets import Lake, Pipeline
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId
+from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.steps import shared_changes
-from lake_assets.models.steps.kept_frames import SIGN, Frame
 from lake_assets.models.steps.shared_changes import ChangeId, SharedChanges
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.verification import verify
+from lake_assets.tables.writing.row_differences import SIGN
 
 MODELS = {
     "agg.by_city": "SELECT city, count(*) AS n, sum(y) AS s FROM raw.a GROUP BY city",
@@ -163,6 +164,7 @@ def test_a_model_that_fails_leaves_the_change_to_the_others(lake: Lake, reads: C
     assert views(lake.spark()) == []
 
 
+@pytest.mark.long
 def test_every_session_reads_the_shared_rows_until_all_models_have_ended(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from lake_assets import Lake
 from tests.models.test_strategies import World
 
 
+@pytest.mark.long
 def test_a_key_keeps_the_sign_of_its_zero(lake: Lake) -> None:
     world = World(lake, "t (id BIGINT, x DOUBLE, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id, id FROM range(20)")

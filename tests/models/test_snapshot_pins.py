@@ -15,10 +15,10 @@ from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark, to_properties
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.pending_windows import Window, head_of
 from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 from tests.support.upkeep import empty_in_place
 
 ROWS = pa.schema([pa.field("k", pa.int64())])

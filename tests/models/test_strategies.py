@@ -15,10 +15,10 @@ from lake_assets.models.explanation import explain
 from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.operators.query_tree import scans, text
 from lake_assets.models.steps.cost_estimate import Estimate
-from lake_assets.models.steps.model_writer import Writer
 from lake_assets.models.steps.recomputed_ranges import column_expressions, merged
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.writing.table_writer import TableWriter
 from tests.models.test_plan import SCHEMAS
 from tests.support.oracle import rows_of
 
@@ -96,6 +96,7 @@ def test_a_change_of_a_table_without_the_time_recomputes_everything(lake: Lake) 
     assert "final.shops changed, and none of its columns corresponds to day" in done.why
 
 
+@pytest.mark.long
 def test_a_diamond_reads_one_snapshot_of_its_upstream_table(lake: Lake) -> None:
     world = World(lake, "t (id INT, v INT)")
     left_model = {"name": "agg.l", "sql": "SELECT id, v FROM final.t WHERE v > 0"}
@@ -272,6 +273,7 @@ TWO_RUNS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", [False, pytest.param(True, marks=pytest.mark.long)], ids=["same window", "larger window"]
 )
@@ -295,13 +297,13 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
             assert outcome.status == "absorbed", outcome
 
     for write in ("replace", "count_copies", "overwrite"):
-        called = getattr(Writer, write)
+        called = getattr(TableWriter, write)
 
-        def late(self: Writer, *args: Any, _called: Any = called, **kwargs: Any) -> None:
+        def late(self: TableWriter, *args: Any, _called: Any = called, **kwargs: Any) -> None:
             overtake(str(self.table))
             _called(self, *args, **kwargs)
 
-        monkeypatch.setattr(Writer, write, late)
+        monkeypatch.setattr(TableWriter, write, late)
     world.sql(
         "INSERT INTO final.t VALUES (4, 'b', 9), (5, 'c', 5)",
     )

@@ -11,8 +11,10 @@ from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps import cost_estimate, model_writer
-from lake_assets.models.steps.model_runs import absorb_sources
+from lake_assets.models.steps import cost_estimate
+from lake_assets.models.steps.model_runs import SqlModelStep
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.tables.writing import branch_writer
 from tests.models.test_strategies import World
 
 QUERIES = {
@@ -24,6 +26,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [0, pytest.param(10_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("table", QUERIES)
 @pytest.mark.parametrize("at_base", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -38,10 +41,10 @@ def test_rows_of_the_former_definition_are_not_published(
     before = _head(lake)
     world.sql("UPDATE final.t SET v = 9 WHERE id = 1")
     after = _head(lake)
-    begin = model_writer.on_branch
+    begin = branch_writer.on_branch
 
     def run_the_new_one_first(*args: Any, **more: Any) -> Any:
-        monkeypatch.setattr(model_writer, "on_branch", begin)
+        monkeypatch.setattr(branch_writer, "on_branch", begin)
         # It may have fixed its snapshots before the source moved: then it leaves the watermarks as they were.
         if at_base:
             world.sql(f"CALL lake.system.rollback_to_snapshot('final.t', {before})")
@@ -50,11 +53,11 @@ def test_rows_of_the_former_definition_are_not_published(
             world.sql(f"CALL lake.system.set_current_snapshot('final.t', {after})")
         return begin(*args, **more)
 
-    monkeypatch.setattr(model_writer, "on_branch", run_the_new_one_first)
+    monkeypatch.setattr(branch_writer, "on_branch", run_the_new_one_first)
     (spec,) = world.pipeline(old).specs(lake)
     assert isinstance(spec, ModelSpec)
     with pytest.raises(ConcurrentWriteError):
-        absorb_sources(lake, spec)
+        SqlModelStep(spec).absorb(lake, SnapshotPins())
     version = f" VERSION AS OF {before}" if at_base else ""
     expected = lake.spark().sql(QUERIES[table][1].replace("final.t", f"final.t{version}"))
     assert world.rows(table) == Counter(map(tuple, expected.collect()))

@@ -170,6 +170,7 @@ def test_a_removal_that_does_not_find_its_rows_recomputes_everything(lake: Lake,
     assert rows_of(spark.table("agg.m")) == rows_of(spark.sql(sql))
 
 
+@pytest.mark.long
 def test_rows_deleted_one_after_the_other_from_one_file_are_all_found(lake: Lake) -> None:
     lake.ensure_namespace(("final",))
     model = {"name": "agg.m", "sql": "SELECT id, v FROM final.t", "key": ["id"]}

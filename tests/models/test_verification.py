@@ -81,6 +81,7 @@ def test_differing_rows_are_reported_with_their_counts(lake: Lake) -> None:
     assert len(world.verify("m", limit=1).differences) == 1
 
 
+@pytest.mark.long
 def test_floats_may_differ_in_their_last_digits_only(lake: Lake) -> None:
     world = World(lake, m="SELECT g, x, id FROM final.t UNION ALL SELECT g, x, id FROM final.t")
     world.run()

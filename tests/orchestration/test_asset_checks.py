@@ -141,6 +141,7 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
     assert (hourly.passed, hourly.severity.value, hourly.metadata["differing_rows"].value) == (False, "WARN", 1)
 
 
+@pytest.mark.long
 def test_a_change_of_a_table_that_audits_read_retries_the_audited_table(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_plan_alone_starts_nothing(lake: Lake, instance: dg.DagsterInstance, p
     assert (heads(lake), Records(lake).all()) == (before, [])
 
 
+@pytest.mark.long
 def test_a_mistake_in_the_options_is_the_error_of_the_run(
     lake: Lake, instance: dg.DagsterInstance, people: People
 ) -> None:

@@ -13,12 +13,13 @@ from pyiceberg.table import Table
 from lake_assets import Lake, Pipeline
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.model_runs import definition
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.pending import pending_of
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.pending_windows import head_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 from tests.orchestration.conftest import Harness
 
 ROWS = pa.schema([pa.field("k", pa.int64()), pa.field("value", pa.string())])

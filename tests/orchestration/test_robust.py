@@ -100,6 +100,7 @@ def test_a_cursor_of_any_content_changes_nothing(dry_crm: Harness, cursor: str |
     assert data.cursor in (None, cursor)
 
 
+@pytest.mark.long
 def test_a_renamed_sensor_continues_where_the_old_one_stopped(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn", "Ulm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lake_assets.orchestration.sensing.run_retries import (
+from lake_assets.orchestration.runs.run_retries import (
     LONGEST_WAIT_SECONDS,
     MAX_ATTEMPTS,
     PastRun,

@@ -13,9 +13,9 @@ from lake_assets.errors import CatalogUnavailableError
 from lake_assets.examples import shop
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
-from lake_assets.ingest.raw.raw_tables import ensure_raw
+from lake_assets.ingest.raw_tables import ensure_raw
 from lake_assets.lake import TableId
-from lake_assets.orchestration.sensing.run_retries import MAX_ATTEMPTS
+from lake_assets.orchestration.runs.run_retries import MAX_ATTEMPTS
 from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness, selected
 from tests.orchestration.test_definitions import SHOP

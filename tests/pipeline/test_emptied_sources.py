@@ -93,6 +93,7 @@ def test_models_follow_sources_that_are_created_or_replaced_without_rows(lake: L
     proof.run(spark=False)
 
 
+@pytest.mark.long
 def test_models_follow_sources_that_are_dropped_and_created_again_without_rows_as_declared(lake: Lake) -> None:
     proof = proof_of(lake, on_replaced="rebuild")
     proof.sql(*created(A, B), *FILL)

@@ -302,7 +302,7 @@ def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake, monkeypat
     people.run("raw.events", "staging.people")
     head = lake.table("final.people").metadata.current_snapshot_id
     with monkeypatch.context() as patch:
-        patch.setattr("lake_assets.tables.commits.refs.publish", interrupt)
+        patch.setattr("lake_assets.tables.writing.publication.refs.publish", interrupt)
         with pytest.raises(KeyboardInterrupt):
             rebuild(lake, "final.people")
     assert lake.table("final.people").metadata.current_snapshot_id == head

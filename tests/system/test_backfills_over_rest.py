@@ -220,6 +220,7 @@ def test_readers_see_all_of_a_killed_backfill_or_nothing(
     test(damaged(lake), everywhere)
 
 
+@pytest.mark.long
 def test_all_tables_of_nested_namespaces_are_found(lake: Lake) -> None:
     for name in ("final.shop.users", "final.shop.eu.users"):
         namespace = tuple(name.split(".")[:-1])

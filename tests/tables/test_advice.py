@@ -51,6 +51,7 @@ ONE, TWO = ("integer", 1), ("integer", 2)
 CONFLICT = [v2(3, "U", id=ONE, n=("text", "seven")), v2(4, "I", id=TWO, n=("text", "8"))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("also", [{}, pytest.param({"on_conflict": "new-column"}, marks=pytest.mark.long)])
 def test_a_type_that_is_declared_after_a_conflict_is_that_of_all_values(lake: Lake, also: dict[str, Any]) -> None:
     stream = Stream(lake, format="wal2json-v2")
@@ -251,6 +252,7 @@ def test_a_declared_key_that_is_no_column_is_corrected(lake: Lake) -> None:
         assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(1, 1): 1})
 
 
+@pytest.mark.long
 def test_records_that_are_gone_are_not_left_out_without_a_word(lake: Lake) -> None:
     feed = Feed(lake)
     for i in (1, 2):
@@ -273,6 +275,7 @@ def test_records_that_are_gone_are_not_left_out_without_a_word(lake: Lake) -> No
 # --- replaced tables --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_raw_table_that_was_made_again_is_followed_after_a_rebuild(lake: Lake) -> None:
     feed = Feed(lake)
     feed.deliver([Event(T, "c", (1, 1), {"id": 1, "n": 1})])

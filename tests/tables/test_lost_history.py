@@ -21,7 +21,7 @@ from lake_assets.ingest.staging.raw_windows import pending_of as pending_of_stag
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.model_runs import windows_of
+from lake_assets.models.steps.model_runs import SqlModelStep
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window, head_of, window_of
 from lake_assets.tables.specs import BatchSize
@@ -92,9 +92,9 @@ def test_lost_history_stops_a_table_or_has_it_rebuilt_as_declared(
     assert cut(window, source, BatchSize(files=1)) == window
     advice = rf"`lake-assets rebuild final\.t`.*`{option}: rebuild`"
     with pytest.raises(error, match=advice):
-        windows_of(MODEL, target, {SOURCE: source})
-    assert windows_of(replace(MODEL, **{option: "rebuild"}), target, {SOURCE: source}) == {SOURCE: window}
-    assert windows_of(FULL, target, {SOURCE: source}) == {SOURCE: window}
+        SqlModelStep(MODEL).windows_of(target, {SOURCE: source})
+    for model in (replace(MODEL, **{option: "rebuild"}), FULL):
+        assert SqlModelStep(model).windows_of(target, {SOURCE: source}) == {SOURCE: window}
     with plain_lake.table(TARGET).transaction() as change:
         declared = {"key": [], "mode": "scd1"}
         change.set_properties({"lake-assets.final": json.dumps(declared)})

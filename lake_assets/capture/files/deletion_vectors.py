@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from pyiceberg.io import FileIO
 from pyroaring import BitMap64
 
-from lake_assets.capture.capture_planning import Plan, Side
 from lake_assets.capture.files.avro_files import unreadable
 from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.manifests import POSITION_DELETES, Entry
+from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.capture.files.row_ids import RowIds
 from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from lake_assets.capture.capture_planning import Plan
 from lake_assets.capture.files.manifests import Entry
+from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.windows import Window
 
 # Reserved field ids of `_row_id` and `_last_updated_sequence_number`.

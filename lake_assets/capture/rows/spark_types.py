@@ -26,7 +26,7 @@ from pyiceberg.types import (
 
 from lake_assets.errors import UnsupportedCaptureError
 from lake_assets.lake import quote
-from lake_assets.lake.metadata.variant import VariantType
+from lake_assets.lake.variant import VariantType
 
 _NAMES: dict[type[IcebergType], str] = {
     BooleanType: "BOOLEAN",

@@ -13,13 +13,12 @@ Events name keys, not rows. Usually a key stands for one row. This module handle
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.final.events.reduction import ORDER, order
-from lake_assets.formats import EventFormat
+from lake_assets.final.ordering import Ordering
 from lake_assets.formats.event_model import (
     ARRIVED_AT,
     DELETE,
@@ -33,9 +32,7 @@ from lake_assets.formats.event_model import (
     UNAVAILABLE,
     UPDATE,
 )
-from lake_assets.formats.format_base import Format
 from lake_assets.lake import quote
-from lake_assets.lake.names import literal
 from lake_assets.tables.spark_frames import checkpoint
 
 PRESENT = "_present"
@@ -46,39 +43,6 @@ _TX, _NUMBERED, _ROW, _GROUP, _CAME, _WENT, _GONE = "_tx", "_numbered", "_row", 
 _AT, _FIRST, _LAST, _PART, _AGAIN, _WHOLE = "_at", "_first", "_last", "_part", "_again_delivered", "_whole"
 # An upper limit of key changes of one row between two writes of its values, so that the loop ends.
 _MOST_ROUNDS = 40
-
-
-@dataclass(frozen=True)
-class Ordering:
-    """Properties of the sequences of a stream, as SQL over `_sequence` (see `EventFormat`)."""
-
-    numbered: str
-    transaction: str
-    identity: str = SEQUENCE
-
-    @classmethod
-    def of(cls, reader: EventFormat) -> Ordering:
-        """Return the properties of a format's sequences."""
-        return cls(reader.numbered, reader.transaction, reader.identity)
-
-    @classmethod
-    def declared(cls) -> Ordering:
-        """Return the properties of sequences made of declared columns: they identify no change."""
-        return cls("false", Format.transaction)
-
-    @property
-    def has_transactions(self) -> bool:
-        """Whether events have a transaction number."""
-        return self.transaction != Format.transaction
-
-    def is_late(self, sequence: str, position: int) -> Column:
-        """Whether an event is not strictly after the given one: before it, in the same transaction, or part of the same
-        change."""
-        other = literal(sequence)
-        after = f"({SEQUENCE} > {other} OR {SEQUENCE} = {other} AND {POSITION} > {position})"
-        same = f"coalesce(({self.transaction}) = ({self.transaction.replace(SEQUENCE, other)}), false)"
-        half = f"({self.numbered}) AND {SEQUENCE} = {other}"
-        return F.expr(f"NOT {after} OR {same} OR {half}")
 
 
 def entangled(events: DataFrame, key: Sequence[str], ordering: Ordering) -> DataFrame:

@@ -9,7 +9,7 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import OP, POSITION, TRUNCATE
 from lake_assets.ingest.staging import exactness
 from lake_assets.lake import quote
-from lake_assets.tables.table_ddl import set_properties
+from lake_assets.tables.writing.table_ddl import set_properties
 
 # Table property: position of the first record of the last snapshot that the table was compared with.
 _COMPARED_PROPERTY = "lake-assets.compared-snapshot"

@@ -9,7 +9,7 @@ from lake_assets.capture import Capture
 from lake_assets.errors import LostEventsError
 from lake_assets.final.events.deletes_by_other_keys import has_other_key, identify_deletes
 from lake_assets.final.events.key_changes import states
-from lake_assets.final.events.staging_projection import source_name
+from lake_assets.final.staging_projection import source_name
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (
     INDEX,
@@ -18,9 +18,7 @@ from lake_assets.formats.event_model import (
     TRUNCATE,
 )
 from lake_assets.lake import quote
-from lake_assets.tables.table_ddl import (
-    columns_of,
-)
+from lake_assets.tables.writing.table_ddl import columns_of
 
 
 def window_events(target: Target, captured: Capture) -> tuple[DataFrame, int]:

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from lake_assets.errors import KeyMissingError, OrderUnknownError, UnsupportedEventError
 from lake_assets.final.events.key_changes import IS_MOVED
 from lake_assets.final.events.reduction import HAPPENED, ORDER, happened
-from lake_assets.final.events.staging_projection import PARTIAL
 from lake_assets.final.row_hash import COPY
+from lake_assets.final.staging_projection import PARTIAL
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (
     DELETE,
@@ -27,8 +27,9 @@ from lake_assets.formats.event_model import (
     UNAVAILABLE,
 )
 from lake_assets.lake import quote
-from lake_assets.lake.metadata.watermark import Watermark, Watermarks
+from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.lake.names import literal
+from lake_assets.tables.writing.table_writer import TableWriter
 
 # The length of the file's number in the position in a binary log, with the letter before it.
 _FILE = 11
@@ -86,8 +87,7 @@ class Batch:
     Attributes:
         before: the table's watermark before the step; None: it has absorbed nothing.
         head: the newest watermark of staging in the window.
-        marks: watermarks that the commit stores.
-        base: watermarks that the table stores now.
+        writer: writes the table.
         details: details for the outcome.
     """
 
@@ -95,8 +95,7 @@ class Batch:
     stats: Stats
     before: Watermark | None
     head: Watermark
-    marks: Watermarks
-    base: Watermarks
+    writer: TableWriter
     details: dict[str, Any] = field(default_factory=dict)
 
 

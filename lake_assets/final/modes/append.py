@@ -13,7 +13,6 @@ from lake_assets.final.stored_rows import replace_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import INSERT, OP, READ
 from lake_assets.lake import quote
-from lake_assets.tables.commits import append_if_unmoved
 
 _IDENTITY = "_identity"
 
@@ -27,7 +26,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     rows = rebuild(target, batch)
     if target.is_new:
         return "rebuild", replace_rows(target, rows, batch)
-    append_if_unmoved(target.lake, target.spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
+    batch.writer.append(rows)
     return "append", "every insert is a row" if target.key else "no key: every insert is a row"
 
 

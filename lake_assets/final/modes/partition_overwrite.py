@@ -24,10 +24,11 @@ from lake_assets.final.stored_rows import stored_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP
 from lake_assets.lake import quote
-from lake_assets.tables.commits import committing, count_properties, on_branch
 from lake_assets.tables.literal_codec import LiteralCodec, codec_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.writing.publication import Branch
+from lake_assets.tables.writing.table_writer import TableWriter
 
 # With more partitions, Spark takes longer to plan the filter that lists them than to run a MERGE.
 MAX_PARTITIONS = 1_000
@@ -57,35 +58,35 @@ def overwrite(target: Target, rows: DataFrame, batch: Batch, *, emptied: bool) -
     if not _is_partitioned_as(lake.table(spec.table), spec.partition_by):
         return False, "some files have other partitions than the declared ones"
     try:
-        with on_branch(lake, spec.table, batch.marks, batch.base, target.gate.blocking) as branch:
-            count = _overwrite(target, rows, branch, emptied=emptied)
+        with batch.writer.branch() as branch:
+            count = _overwrite(target, batch.writer, rows, branch, emptied=emptied)
     except _TooManyError:
         return False, f"more than {MAX_PARTITIONS} partitions are touched"
     return True, f"{count} partitions rewritten" if count else "no row differs"
 
 
-def _overwrite(target: Target, rows: DataFrame, branch: str, *, emptied: bool) -> int:
+def _overwrite(target: Target, writer: TableWriter, rows: DataFrame, branch: Branch, *, emptied: bool) -> int:
     """Rewrite the partitions on the branch; return their number."""
-    spark, table = target.lake.spark(), target.spec.table
-    differing = checkpoint(_differing(target, rows, branch, emptied=emptied))
+    stored = target.lake.spark().table(branch.name)
+    differing = checkpoint(_differing(target, rows, branch.name, emptied=emptied))
     fields = [(f, _value_of(target, f)) for f in target.spec.partition_by]
     partitions, types = _touched_partitions(differing, [value for _, value in fields])
     if not partitions:
-        spark.table(branch).limit(0).writeTo(branch).append()
+        writer.append_to(branch, stored.limit(0))
         return 0
     # A truncated table may be rewritten as a whole.
     if len(partitions) > MAX_PARTITIONS and not emptied:
         raise _TooManyError
     where = _condition(fields, partitions, types) if len(partitions) <= MAX_PARTITIONS else "true"
     names = list(target.types)
-    unchanged = spark.table(branch).where(where).join(differing, list(target.key), "left_anti")
+    unchanged = stored.where(where).join(differing, list(target.key), "left_anti")
     new_rows = differing.where(F.col(_NEW).isNotNull()).select(*(F.col(f"{_NEW}.{quote(c)}").alias(c) for c in names))
     content = unchanged.select(*(F.col(quote(c)) for c in names)).unionByName(new_rows)
     has_old, has_new = F.col(_OLD).isNotNull(), F.col(_NEW).isNotNull()
-    row_counts = differing.agg(F.count_if(~has_old), F.count_if(has_old & has_new), F.count_if(~has_new)).collect()[0]
+    new, both, gone = (F.count_if(~has_old), F.count_if(has_old & has_new), F.count_if(~has_new))
+    inserted, updated, deleted = differing.agg(new, both, gone).collect()[0]
     # Iceberg's own summary counts all rows of the partitions, whether they differ or not.
-    with committing(spark, table, None, count_properties(*row_counts)):
-        content.writeTo(branch).overwrite(F.expr(where))
+    writer.overwrite_on(branch, content, where, (inserted, updated, deleted))
     return len(partitions)
 
 

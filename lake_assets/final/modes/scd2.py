@@ -26,7 +26,6 @@ from lake_assets.final.stored_rows import as_events, merge_rows, prune_by, repla
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
-from lake_assets.tables.commits import commit_marks
 from lake_assets.tables.spark_frames import checkpoint, together
 
 # 9999-12-31 00:00:00 UTC in seconds since 1970.
@@ -49,7 +48,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
         return "rebuild", replace_rows(target, changes, batch)
     pruning = prune_by(target, changes)
     if not changes.limit(1).count():
-        commit_marks(target.lake, target.spec.table, batch.marks)
+        batch.writer.nothing()
         return "none", "; ".join([*why, "no version differs"])
     names = [*target.columns, *target.own]
     sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in names if c not in (*target.key, FROM))

@@ -16,17 +16,19 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from lake_assets.errors import ChangedInputError, ConcurrentWriteError
+from lake_assets.errors import ChangedInputError
 from lake_assets.ingest.raw.landing_folder import name_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
+from lake_assets.tables.writing.arrow_writes import write_arrow
+from lake_assets.tables.writing.races import lost
 
 PROPERTY = "lake-assets.landed"
 MOST_FILES = 64
@@ -144,21 +146,17 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         schema=_SCHEMA.as_arrow(),
     )
     properties = to_properties({str(raw): Watermark(str(metadata.table_uuid), metadata.current_snapshot_id)})
+    name, is_complete = ledger_of(raw), state.complete
     try:
-        name = ledger_of(raw)
         table = state.ledger or lake.catalog.create_table(
             name.parts, _SCHEMA, lake.location_of(name), properties=_PROPERTIES
         )
-        table.metadata.properties["commit.retry.num-retries"] = "0"
-        if state.complete and _files(table) >= MOST_FILES:
-            # Each landing adds a data file; thousands of them would make every read slow.
-            table.overwrite(pa.concat_tables([_cast(table.scan().to_arrow()), rows]), snapshot_properties=properties)
-        elif state.complete:
-            table.append(rows, snapshot_properties=properties)
-        else:
-            table.overwrite(rows, snapshot_properties=properties)
-    except (CommitFailedException, TableAlreadyExistsError) as e:
-        raise ConcurrentWriteError(f"{ledger_of(raw)}: another process landed files at the same time") from e
+    except TableAlreadyExistsError as e:
+        raise lost(name, e) from e
+    if is_complete and _files(table) >= MOST_FILES:
+        # Each landing adds a data file; thousands of them would make every read slow.
+        rows, is_complete = pa.concat_tables([_cast(table.scan().to_arrow()), rows]), False
+    write_arrow(name, table, rows, properties, overwrite=not is_complete)
 
 
 def _files(table: Table) -> int:

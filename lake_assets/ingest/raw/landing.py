@@ -15,15 +15,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from lake_assets.errors import ConcurrentWriteError, UnsupportedEventError
+from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats.event_model import MANY
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, source_snapshots
 from lake_assets.ingest.raw.landing_folder import is_due, listing
-from lake_assets.ingest.raw.raw_tables import (
+from lake_assets.ingest.raw.record_reading import RecordReading
+from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
+from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
+from lake_assets.ingest.raw_tables import (
     ARRIVED_PROPERTY,
     ARROW,
     LANDING_PROPERTY,
@@ -32,14 +34,10 @@ from lake_assets.ingest.raw.raw_tables import (
     ROUTES_PROPERTY,
     ensure_raw,
     next_position,
-    record_landing,
     routes_of,
     skipped_properties,
     skipped_text,
 )
-from lake_assets.ingest.raw.record_reading import RecordReading
-from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
-from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.stream_transactions import read_open
@@ -49,9 +47,9 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import find_property, to_properties
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.pending_windows import known_marks
-from lake_assets.tables.table_ddl import check_owner
+from lake_assets.tables.writing.arrow_writes import write_arrow
+from lake_assets.tables.writing.table_ddl import check_owner, set_properties
 
-BYTES_A_FILE = 128 << 20
 FILES_A_COMMIT, ROWS_A_COMMIT = 1_000, 1_000_000
 
 
@@ -190,7 +188,7 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
     if spec.source is not None:
         return _land_table(lake, spec, spec.source)
     assert spec.landing is not None
-    record_landing(raw, spec.landing)
+    set_properties(lake, spec.table, {LANDING_PROPERTY: str(spec.landing)})
     file_ledger.catch_up(lake, spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
     while listed := _in_order(listing(spec.landing), spec):
@@ -293,12 +291,6 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         Tombstones(raw, spec.about),
         Databases(raw, spec.databases),
     )
-    # A failed commit must not be retried: the other process may have landed the same files, and positions would be
-    # assigned twice. Only this process's copy of the table's properties is changed.
-    raw.metadata.properties["commit.retry.num-retries"] = "0"
-    # PyIceberg buffers a file in memory, and compares its size in memory with this limit, not its size on disk.
-    raw.metadata.properties["write.target-file-size-bytes"] = str(BYTES_A_FILE)
-    transaction = raw.transaction()
     properties: dict[str, str] = {}
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -319,11 +311,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
             }
         )
 
-    try:
-        transaction.append(pa.RecordBatchReader.from_batches(ARROW, batches()), snapshot_properties=properties)
-        transaction.commit_transaction()
-    except CommitFailedException as e:
-        raise ConcurrentWriteError(f"{spec.table}: another process landed records at the same time") from e
+    write_arrow(spec.table, raw, pa.RecordBatchReader.from_batches(ARROW, batches()), properties)
     return Landed(
         batch.parts,
         reading.position - reading.first,

@@ -13,9 +13,9 @@ from lake_assets.formats.event_model import Keyed
 from lake_assets.formats.files.file_streams import Record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import source_snapshots
-from lake_assets.ingest.raw.raw_tables import ARROW
 from lake_assets.ingest.raw.record_sources import Batch
 from lake_assets.ingest.raw.source_snapshots import TableSnapshot
+from lake_assets.ingest.raw_tables import ARROW
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.routing import Routed, route

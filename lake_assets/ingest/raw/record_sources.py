@@ -17,7 +17,7 @@ from lake_assets.formats.files.file_streams import Limits, Record
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import as_record, name_of, records_of
-from lake_assets.ingest.raw.raw_tables import OFFSETS_PROPERTY
+from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY
 
 Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
 

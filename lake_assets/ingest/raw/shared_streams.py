@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.formats import SourceTable
 from lake_assets.formats.event_model import MANY
-from lake_assets.ingest.raw.raw_tables import ARRIVED_PROPERTY
+from lake_assets.ingest.raw_tables import ARRIVED_PROPERTY
 from lake_assets.lake.metadata.snapshot_log import between
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -22,14 +22,15 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Time
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import ConcurrentWriteError, RejectedLimitError
+from lake_assets.errors import RejectedLimitError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.lake.names import literal
-from lake_assets.tables.commits import as_race
-from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.specs import Limit
+from lake_assets.tables.writing.arrow_writes import write_arrow
+from lake_assets.tables.writing.branch_writer import insert
+from lake_assets.tables.writing.side_tables import delete_in_place, merge_in_place
 
 # Total number of unroutable records of a raw table: set by each landing, and by each copy to this table.
 PROPERTY = "lake-assets.rejected"
@@ -129,15 +130,8 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         if (r["position"], r["source_file"], r["source_line"]) not in copied_rows
     ]  # fmt: skip
     properties = {PROPERTY: json.dumps({"uuid": uuid, "records": total})}
-    table.metadata.properties["commit.retry.num-retries"] = "0"
     batch = pa.Table.from_pylist(new, schema=_SCHEMA.as_arrow())
-    try:
-        if is_same:
-            table.append(batch, snapshot_properties=properties)
-        else:
-            table.overwrite(batch, snapshot_properties=properties)
-    except CommitFailedException as e:
-        raise ConcurrentWriteError(f"{rejected_of(raw)}: another process rejected records at the same time") from e
+    write_arrow(rejected_of(raw), table, batch, properties, overwrite=not is_same)
 
 
 def unrouted(raw: Table) -> int:
@@ -197,15 +191,17 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
     ensure_rejected(lake, raw)
     name = rejected_of(raw)
     rows = rejects.withColumn("source_table", F.lit(source_table)).withColumn("rejected_at", F.current_timestamp())
-    columns = ", ".join(COLUMNS)
-    with temp_view(rows.select(*COLUMNS)) as view, as_race(name):
-        lake.spark().sql(
-            f"MERGE INTO {lake.sql_name(name)} t USING {view} s "
-            "ON t.position = s.position AND t.event_index = s.event_index AND t.source_table = s.source_table "
-            f"AND t.source_table = {literal(source_table)} AND t.position BETWEEN {int(first)} AND {int(last)} "
-            "WHEN MATCHED AND t.reason <> s.reason THEN UPDATE SET t.reason = s.reason, t.rejected_at = s.rejected_at "
-            f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({', '.join(f's.{c}' for c in COLUMNS)})"
-        )
+    merge_in_place(
+        lake,
+        name,
+        rows.select(*COLUMNS),
+        "t.position = s.position AND t.event_index = s.event_index AND t.source_table = s.source_table "
+        f"AND t.source_table = {literal(source_table)} AND t.position BETWEEN {int(first)} AND {int(last)}",
+        [
+            "WHEN MATCHED AND t.reason <> s.reason THEN UPDATE SET t.reason = s.reason, t.rejected_at = s.rejected_at",
+            f"WHEN NOT MATCHED THEN {insert(COLUMNS)}",
+        ],
+    )
 
 
 def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Sequence[int]) -> None:
@@ -219,8 +215,7 @@ def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Se
         return
     listed = ", ".join(str(int(p)) for p in positions)
     but = f" AND position NOT IN ({listed})" if listed else ""
-    with as_race(name):
-        lake.spark().sql(f"DELETE FROM {lake.sql_name(name)} WHERE source_table = {literal(source_table)}{but}")
+    delete_in_place(lake, name, f"source_table = {literal(source_table)}{but}")
 
 
 def forget(lake: LakeBase, raw: TableId, source_table: str | None, positions: Sequence[int]) -> None:
@@ -232,5 +227,4 @@ def forget(lake: LakeBase, raw: TableId, source_table: str | None, positions: Se
     name = rejected_of(raw)
     about = "source_table IS NULL" if source_table is None else f"source_table = {literal(source_table)}"
     listed = ", ".join(str(int(p)) for p in positions)
-    with as_race(name):
-        lake.spark().sql(f"DELETE FROM {lake.sql_name(name)} WHERE {about} AND position IN ({listed})")
+    delete_in_place(lake, name, f"{about} AND position IN ({listed})")

@@ -14,13 +14,12 @@ from lake_assets.formats.files.file_streams import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, schema_key
 from lake_assets.formats.registry import read_record
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw.raw_tables import ROUTES_PROPERTY, routes_of
+from lake_assets.ingest.raw_tables import ROUTES_PROPERTY, routes_of
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.databases import Databases
 from lake_assets.lake import LakeBase
 from lake_assets.lake.rows_in_memory import rows_in_memory
-from lake_assets.tables.commits import committing
-from lake_assets.tables.spark_frames import temp_view
+from lake_assets.tables.writing.table_writer import TableWriter
 
 
 @dataclass(frozen=True)
@@ -142,15 +141,16 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
             routed.append((row["position"], routed_record.source_table, routed_record.key, routed_record.payload))
     if not routed:
         return 0
-    spark, name = lake.spark(), lake.sql_name(spec.table)
     positions = [p for p, *_ in routed]
     properties = {ROUTES_PROPERTY: json.dumps(sorted(source_tables)), **databases.properties()}
-    rows_of = rows_in_memory(spark, routed, "position BIGINT, source_table STRING, schema_key STRING, payload STRING")
-    with temp_view(rows_of) as view, committing(spark, spec.table, None, properties):
-        spark.sql(
-            f"MERGE INTO {name} t USING {view} s ON t.position = s.position "
-            f"AND t.position BETWEEN {min(positions)} AND {max(positions)} AND t.problem IS NOT NULL "
+    columns = "position BIGINT, source_table STRING, schema_key STRING, payload STRING"
+    TableWriter(lake, spec.table, raw, {}, None, properties=properties).merge(
+        rows_in_memory(lake.spark(), routed, columns),
+        f"t.position = s.position AND t.position BETWEEN {min(positions)} AND {max(positions)} "
+        "AND t.problem IS NOT NULL",
+        [
             "WHEN MATCHED THEN UPDATE SET t.source_table = s.source_table, t.schema_key = s.schema_key, "
             "t.payload = s.payload, t.problem = NULL"
-        )
+        ],
+    )
     return len(routed)

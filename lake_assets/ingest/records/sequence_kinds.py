@@ -19,9 +19,8 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.lake import LakeBase
 from lake_assets.lake.names import literal
+from lake_assets.tables.writing.table_state import ORDER_PROPERTY
 
-# Table property of a staging table: what orders its events, and from which position in the stream on.
-PROPERTY = "lake-assets.order"
 # Column of a batch while its kind is checked.
 KIND = "_lake_assets_kind"
 
@@ -55,7 +54,7 @@ def kind_of(lake: LakeBase, spec: StagingSpec) -> Kind | None:
     sql, table = kind_sql(spec), lake.find(spec.table)
     if sql is None or table is None:
         return None
-    if stored := table.properties.get(PROPERTY):
+    if stored := table.properties.get(ORDER_PROPERTY):
         return Kind(**fields) if (fields := json.loads(stored)) else None
     # The table was created by an earlier release, or by a run that was killed.
     reader = spec.reader

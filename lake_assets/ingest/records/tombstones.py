@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_tombstones import REWRITE
 from lake_assets.formats.event_model import Keyed
-from lake_assets.ingest.raw.raw_tables import routes_of
+from lake_assets.ingest.raw_tables import routes_of
 from lake_assets.lake.metadata.watermark import find_property
 
 # Snapshot properties of a raw table: tables by topic, if the topic is not called like its table; the last deletes.

@@ -19,13 +19,13 @@ from lake_assets.formats.event_model import DELETE, MISFITS, OP, POSITION, READ,
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import DOES_NOT_FIT
 from lake_assets.ingest.records.rejects import rejected_records
-from lake_assets.ingest.staging.staging_columns import set_property
 from lake_assets.ingest.staging.staging_rejects import at_limit
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.lake.names import literal
 from lake_assets.tables.outcome import INEXACT
+from lake_assets.tables.writing.table_ddl import set_properties
 
 PROPERTY = "lake-assets.not-exact"
 # Columns that records have left out, and that have been looked up (see `only_read`).
@@ -157,7 +157,7 @@ def store(lake: LakeBase, table: TableId, reasons: Sequence[Reason]) -> None:
     """Store the reasons with a table, replacing earlier ones."""
     loaded = lake.table(table)
     if tuple(reasons) != stored_in(loaded) or PROPERTY not in loaded.properties:
-        set_property(lake, table, PROPERTY, json.dumps([asdict(r) for r in reasons]))
+        set_properties(lake, table, {PROPERTY: json.dumps([asdict(r) for r in reasons])})
 
 
 def reasons_of(lake: LakeBase, table: TableId) -> list[str]:
@@ -296,7 +296,7 @@ def only_read(lake: LakeBase, spec: StagingSpec, left_out: Sequence[str], *, is_
         for sign in ("=", "<>")
     ]
     found = iter(lake.spark().table(lake.sql_name(spec.table)).selectExpr(*looks).collect()[0])
-    set_property(lake, spec.table, LEFT_OUT_PROPERTY, json.dumps(sorted({*stored, *new})))
+    set_properties(lake, spec.table, {LEFT_OUT_PROPERTY: json.dumps(sorted({*stored, *new}))})
     return [c for c, is_read, is_changed in zip(new, found, found, strict=True) if is_read and not is_changed]
 
 

@@ -21,14 +21,9 @@ from lake_assets.formats.event_model import MISFITS
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, quote
 from lake_assets.tables.schema_changes import formers, promotes, routed
-from lake_assets.tables.table_ddl import key_set_of, types_in
+from lake_assets.tables.writing.table_ddl import key_set_of, types_in
+from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, PARTED_PROPERTY, READ_PROPERTY
 
-# The declared key by which updates are split into a delete and an insert.
-PARTED_PROPERTY = "lake-assets.parted-by"
-# Declared types and start with which the table's records were read, and whether `order_by` was declared.
-READ_PROPERTY = "lake-assets.read-as"
-# How many times all records were read again; each time, tables downstream are computed again.
-GENERATION_PROPERTY = "lake-assets.generation"
 # Declared renames of which the table keeps both columns, since its records cannot be read again.
 IN_PLACE_PROPERTY = "lake-assets.renamed-in-place"
 _EVERY_COLUMN = ["*"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
@@ -42,22 +43,23 @@ from lake_assets.ingest.staging.staging_columns import (
     check_source,
     projection,
     rename_columns,
-    set_property,
 )
 from lake_assets.ingest.staging.staging_rejects import misfitting_columns
-from lake_assets.ingest.staging.staging_writes import Written, append_batch, may_append, merge_batch, replace_table
+from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from lake_assets.ingest.staging.tombstone_events import with_deletes
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.tables.batch_limits import cut, left_behind
-from lake_assets.tables.commits import commit_marks
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import routed
 from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
-from lake_assets.tables.table_ddl import check_owner, key_in, key_set_of
+from lake_assets.tables.table_step import REQUESTED, loaded
+from lake_assets.tables.writing.publication import loaded_again
+from lake_assets.tables.writing.table_ddl import key_in, key_set_of
+from lake_assets.tables.writing.table_writer import TableWriter
 
 
 def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -> Outcome:
@@ -77,17 +79,15 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         TableClaimedError: the table belongs to another pipeline or another source table.
     """
     began, name = time.monotonic(), str(spec.table)
-    raw = lake.find(spec.raw)
-    if raw is None:
-        return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
-    table = lake.find(spec.table)
+    found = loaded(lake, spec)
+    if isinstance(found, Outcome):
+        return found
+    table, raw = found.table, found.sources[spec.raw]
     check_source(spec, table)
-    spec = spelled(spec, table)
-    rebuild = rebuild and table is not None
+    spec, rebuild = spelled(spec, table), rebuild and table is not None
     reread_reason: str | None
     if rebuild:
-        check_owner(lake, spec.table, spec.pipeline)
-        pending, reread_reason = Window(spec.raw, None, head_of(raw)), "a rebuild was requested"
+        pending, reread_reason = Window(spec.raw, None, head_of(raw)), REQUESTED
     else:
         pending, reread_reason = pending_of(spec, table, raw)
     if not reread_reason:
@@ -99,18 +99,18 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
             return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
         return Outcome(name, "nothing")
     if pending.is_empty:
-        return _renamed(lake, spec, known_marks(table), began)
+        assert table is not None
+        return _renamed(lake, spec, table, began)
     if not reread_reason and (reason := reason_of_rollback(lake, spec, raw, pending)):
         pending, reread_reason = Window(spec.raw, None, head_of(raw)), reason
     # The table, if all records are to be read again for a declared rename alone.
     renamed = table if table is not None and not rebuild and reread_reason == reason_to_unite(spec, table) else None
     if renamed is not None and reread_reason and carries_both(lake, spec, renamed):
         return _united_in_place(lake, spec, renamed)
-    base = known_marks(table)
-    marks = {**({} if rebuild else base), str(spec.raw): pending.head}
+    marks = {**({} if rebuild else known_marks(table)), str(spec.raw): pending.head}
     batch = _Batch(lake, spec, raw, table, pending, reread_reason or "", rebuild)
     try:
-        absorbed, parsed, written = batch.write(marks, base)
+        absorbed, parsed, written = batch.write(marks)
     except RecordsGoneError:
         if renamed is None:
             raise
@@ -128,7 +128,8 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         why = "no event of it could be read" if written.rejected else "no event has arrived yet"
         return Outcome(name, "waiting", (absorbed,), why=f"{spec.source_table}: {why}", details=details)
     if written.events is None:
-        commit_marks(lake, spec.table, marks)
+        assert table is not None
+        TableWriter(lake, spec.table, table, {}, marks).nothing()
         return Outcome(
             name, "absorbed", (absorbed,), strategy="append", why="no events of this table",
             seconds=time.monotonic() - began, details=details,
@@ -139,11 +140,11 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     )
 
 
-def _renamed(lake: LakeBase, spec: StagingSpec, marks: Watermarks, began: float) -> Outcome:
+def _renamed(lake: LakeBase, spec: StagingSpec, table: Table, began: float) -> Outcome:
     """Give columns their declared names, without new records."""
     changes = rename_columns(lake, spec)
     # The commit makes tables downstream follow; they read the columns that the snapshot has.
-    commit_marks(lake, spec.table, marks)
+    _commit_nothing(lake, spec.table, table)
     why = "columns were renamed (`rename`)"
     details = Written(0, 0, changes=tuple(changes)).details() | exactness.details_of(
         _inexact(lake, spec, None, Written(0, 0))
@@ -152,12 +153,17 @@ def _renamed(lake: LakeBase, spec: StagingSpec, marks: Watermarks, began: float)
     return Outcome(str(spec.table), "absorbed", strategy="none", why=why, seconds=seconds, details=details)
 
 
+def _commit_nothing(lake: LakeBase, name: TableId, before: Table, settings: Mapping[str, str] | None = None) -> None:
+    """Commit table properties, and changes of the columns, that tables downstream have to follow."""
+    now = loaded_again(lake, name, before)
+    TableWriter(lake, name, now, {}, known_marks(now), settings=settings or {}).nothing()
+
+
 def _united_in_place(lake: LakeBase, spec: StagingSpec, table: Table) -> Outcome:
     """Keep both columns of a declared rename, which tables downstream read as one, and go on with new records."""
     kept = in_place(table) | doubled(spec, table)
-    set_property(lake, spec.table, IN_PLACE_PROPERTY, json.dumps(kept))
     # The commit tells tables downstream that a step is due.
-    commit_marks(lake, spec.table, known_marks(table))
+    _commit_nothing(lake, spec.table, table, {IN_PLACE_PROPERTY: json.dumps(kept)})
     seen = [exactness.renamed_in_place(old, new, str(spec.raw)) for old, new in kept.items()]
     inexact = exactness.of_staging(lake, spec, seen, has_rejects=False)
     outcome = absorb_events(lake, spec)
@@ -195,7 +201,7 @@ class _Batch:
             return "append", f"{self.pending.lost.why}: new records are found by their positions"
         return "append", "every event is kept"
 
-    def write(self, marks: Watermarks, base: Watermarks) -> tuple[Absorbed, Parsed, Written]:
+    def write(self, marks: Watermarks) -> tuple[Absorbed, Parsed, Written]:
         """Read the records, and write their events."""
         lake, spec, pending = self.lake, self.spec, self.pending
         # Many source tables may share a raw table: settings depend on the number of records about this one.
@@ -222,13 +228,13 @@ class _Batch:
                     lake, spec, records, is_reread=bool(self.reread_reason), schemas=schemas, is_usual=is_little
                 )
             parsed = with_deletes(lake, spec, parsed, is_whole=bool(self.reread_reason))
+            writer = StagingWriter(lake, spec, self.table, records, marks)
             if self.reread_reason:
-                assert self.table is not None
-                written = replace_table(lake, spec, self.table, records, parsed, marks, is_fresh=self.is_fresh)
-            elif is_new and may_append(lake, spec, parsed, is_little):
-                written = append_batch(lake, spec, records, parsed, marks, base)
+                written = writer.replace(parsed, is_fresh=self.is_fresh)
+            elif is_new and writer.may_append(parsed, is_little):
+                written = writer.append(parsed)
             else:
-                written = merge_batch(lake, spec, records, parsed, marks)
+                written = writer.merge(parsed)
             if self.table is None and written.events is not None:
                 # Earlier runs without a table read the same records, perhaps with another declaration: remove their
                 # rejects.
@@ -264,7 +270,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         # They were within the limit of their batch: records that still cannot be read must not block the others.
         unlimited = replace(spec, max_rejected=None)
         parsed = with_deletes(lake, unlimited, _parsed(lake, unlimited, records), is_whole=False)
-        written = merge_batch(lake, unlimited, records, parsed, None)
+        written = StagingWriter(lake, unlimited, table, records, None).merge(parsed)
         # A record is no longer rejected once all of its events are in staging.
         bad = {r["position"] for r in written.bad}
         good = [r["position"] for r in before.collect() if r["position"] not in bad]

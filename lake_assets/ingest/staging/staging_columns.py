@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -18,18 +19,19 @@ from lake_assets.ingest.records.record_plans import key_changed
 from lake_assets.ingest.staging.rereading import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Watermarks
-from lake_assets.lake.names import literal
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
-from lake_assets.tables.table_ddl import (
-    KEY_PROPERTY,
-    KEY_SET_PROPERTY,
+from lake_assets.tables.writing.publication import loaded_again
+from lake_assets.tables.writing.table_ddl import (
     alter,
     columns_of,
     create,
-    create_with,
+    definition_of,
     finish_renames,
-    key_of,
+    key_in,
+    replace_table,
+    sort_files,
 )
+from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY
 
 SOURCE_TABLE_PROPERTY = "lake-assets.source-table"
 PARTITIONED_BY = f"days({ARRIVED_AT})"
@@ -58,39 +60,49 @@ def check_source(spec: StagingSpec, table: Table | None) -> None:
     )
 
 
-def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> list[Change]:
+@dataclass(frozen=True)
+class Prepared:
+    """A staging table that can take a batch.
+
+    Attributes:
+        table: the table.
+        changes: the changes of its columns.
+        settings: table properties to set with the batch.
+    """
+
+    table: Table
+    changes: tuple[Change, ...]
+    settings: Mapping[str, str]
+
+
+def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataFrame, parsed: Parsed) -> Prepared:
     """Create the table, or evolve its columns. After a kill in between, the next run continues from the state of the
     table.
 
     Args:
         lake: the lake.
         spec: the table.
+        before: the table as the step found it; None: it does not exist.
         rows: its events, with or without the column `BAD`.
         parsed: the parsed batch.
 
     Raises:
+        ConcurrentWriteError: another run has changed or created the table meanwhile.
         DefinitionChangedError: the key of the events has changed, and none is declared.
         SchemaConflictError: a column cannot be widened to its new type.
     """
-    key, properties, columns = parsed.key, properties_for(spec, parsed), columns_in(rows)
-    # After a kill in between, the table lacks its sort order, which only affects the order of rows in files.
-    is_new = not lake.exists(spec.table)
-    if not key and not is_new:
-        _check_keyless(spec, rows, key_of(lake, spec.table))
-    create(lake, spec.table, columns, pipeline=spec.pipeline, key=key,
-           properties={SOURCE_TABLE_PROPERTY: str(spec.source_table), **properties, **spec.properties},
-           partitioned_by=PARTITIONED_BY)  # fmt: skip
-    if is_new and key:
-        sort_by(lake, spec.table, key)
-    if key and not key_of(lake, spec.table):
+    key, columns = parsed.key, columns_in(rows)
+    settings = {**properties_for(spec, parsed), **({KEY_PROPERTY: json.dumps(key)} if key else {})}
+    if before is None:
+        # After a kill in between, the table lacks its sort order, which only affects the order of rows in files.
+        create(lake, spec.table, columns, pipeline=spec.pipeline, key=key,
+               properties={SOURCE_TABLE_PROPERTY: str(spec.source_table), **settings, **spec.properties},
+               partitioned_by=PARTITIONED_BY)  # fmt: skip
+    elif not key:
+        _check_keyless(spec, rows, key_in(before))
+    if key and (before is None or not key_in(before)):
         # The first events with a key: tables downstream are rebuilt with it.
-        sort_by(lake, spec.table, key)
-    if key:
-        properties[KEY_PROPERTY] = json.dumps(key)
-    stored = lake.table(spec.table).properties
-    for name, value in properties.items():
-        if stored.get(name) != value:
-            set_property(lake, spec.table, name, value)
+        sort_files(lake, spec.table, key)
     changes = rename_columns(lake, spec)
     existing = columns_of(lake, spec.table)
     current = {c: t for c, t in existing.items() if not is_former(c, existing)}
@@ -103,7 +115,7 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) 
             alter(lake, spec.table, Change("add", change.column, change.type))
         elif change.kind != "fold":
             alter(lake, spec.table, change)
-    return [*changes, *more]
+    return Prepared(loaded_again(lake, spec.table, before), (*changes, *more), settings)
 
 
 def rename_columns(lake: LakeBase, spec: StagingSpec) -> list[Change]:
@@ -130,7 +142,14 @@ def has_former_names(spec: StagingSpec, table: Table | None) -> bool:
     return any(old in columns and new not in columns for old, new in spec.rename.items())
 
 
-def make(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Watermarks) -> None:
+def make(
+    lake: LakeBase,
+    spec: StagingSpec,
+    rows: DataFrame,
+    parsed: Parsed,
+    marks: Watermarks,
+    settings: Mapping[str, str],
+) -> None:
     """Create the table from its first events.
 
     Args:
@@ -139,16 +158,16 @@ def make(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, mar
         rows: its events, without rejects.
         parsed: the parsed batch.
         marks: the watermarks that the commit carries.
+        settings: further table properties.
 
     Raises:
         ConcurrentWriteError: another run has created it meanwhile.
     """
-    properties = {SOURCE_TABLE_PROPERTY: str(spec.source_table), **properties_for(spec, parsed), **spec.properties}
-    create_with(lake, spec.table, rows, marks, pipeline=spec.pipeline, key=parsed.key, properties=properties,
-                partitioned_by=PARTITIONED_BY)  # fmt: skip
-    # After a kill before this, the table lacks its sort order, which only affects the order of rows in files.
-    if parsed.key:
-        sort_by(lake, spec.table, parsed.key)
+    own = {SOURCE_TABLE_PROPERTY: str(spec.source_table), **properties_for(spec, parsed), **spec.properties, **settings}
+    definition = definition_of(spec.pipeline, parsed.key, own)
+    replace_table(
+        lake, spec.table, rows, marks, definition, before=None, sort_by=parsed.key, partitioned_by=PARTITIONED_BY
+    )
 
 
 def properties_for(spec: StagingSpec, parsed: Parsed) -> dict[str, str]:
@@ -170,19 +189,6 @@ def _check_keyless(spec: StagingSpec, rows: DataFrame, had: tuple[str, ...]) -> 
     first = rows.where(F.col(OP) != TRUNCATE).agg(F.min(POSITION)).collect()[0][0]
     if first is not None:
         raise key_changed(str(spec.table), f"the events' key was {', '.join(had)}, and now they have none", first)
-
-
-def set_property(lake: LakeBase, table: TableId, name: str, value: str) -> None:
-    """Set one property of a table."""
-    assignment = f"{literal(name)} = {literal(value)}"
-    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({assignment})")
-
-
-def sort_by(lake: LakeBase, table: TableId, key: tuple[str, ...]) -> None:
-    """Make writers sort the rows within a file by the key."""
-    # Late events make a step look up all events of their keys.
-    by = ", ".join(quote(k) for k in key)
-    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} WRITE LOCALLY ORDERED BY {by}")
 
 
 def projection(lake: LakeBase, table: TableId, rename: Mapping[str, str]) -> dict[str, tuple[str, str]]:

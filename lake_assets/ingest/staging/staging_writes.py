@@ -18,7 +18,6 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import Parsed
-from lake_assets.ingest.records.sequence_kinds import PROPERTY as ORDER_PROPERTY
 from lake_assets.ingest.records.sequence_kinds import (
     Kind,
     Look,
@@ -30,26 +29,26 @@ from lake_assets.ingest.records.sequence_kinds import (
     to_property,
     with_unplaced,
 )
-from lake_assets.ingest.staging.rereading import GENERATION_PROPERTY, generation_of
+from lake_assets.ingest.staging.rereading import generation_of
 from lake_assets.ingest.staging.staging_columns import (
     PARTITIONED_BY,
+    Prepared,
     columns_in,
     make,
     prepare,
     properties_for,
-    set_property,
-    sort_by,
 )
 from lake_assets.ingest.staging.staging_rejects import batch_stats, event_counts, record_rejects, records_in
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks
-from lake_assets.lake.names import literal
-from lake_assets.tables.commits import append_if_unmoved, committing
 from lake_assets.tables.pending_windows import head_of, known_marks
 from lake_assets.tables.schema_changes import Change
-from lake_assets.tables.spark_frames import observed, temp_view
-from lake_assets.tables.table_ddl import KEY_PROPERTY, by_key, columns_of, key_in
+from lake_assets.tables.spark_frames import observed
+from lake_assets.tables.writing.branch_writer import insert
+from lake_assets.tables.writing.table_ddl import columns_of, key_in, replace_table
+from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, KEY_PROPERTY, ORDER_PROPERTY
+from lake_assets.tables.writing.table_writer import TableWriter
 
 
 @dataclass(frozen=True)
@@ -90,142 +89,187 @@ def _written(
     return Written(events, records_in(bad), tuple(bad), tuple(changes), stats["misfits"], saturated)
 
 
-def may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed, is_little: bool) -> bool:
-    """Whether a batch can be written in one pass, without counting its rejects first."""
-    if parsed.rows is None or spec.max_rejected is not None:
-        return False  # with too many rejects, nothing must be written
-    # A new table needs an event for its columns and key. For a small batch, creating the table with its rows is cheaper
-    # than creating an empty table first.
-    return lake.exists(spec.table) or (not is_little and bool(parsed.rows.where(F.col(BAD).isNull()).limit(1).count()))
-
-
-def append_batch(
-    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks, base: Watermarks
-) -> Written:
-    """Write a batch of new records to a branch in one pass, record the rejects, and publish.
-
-    Nearly all batches have values in usual notations only, so others are written twice.
-    """
-    assert parsed.rows is not None
-    changes = prepare(lake, spec, parsed.rows, parsed)
-    seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
-    good = observed(look.at(parsed.rows), seen, *event_counts(parsed.rows, parsed), *look.columns)
-    rows = _with_table_columns(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
-    rejected: list[Row] = []
-
-    def before_publishing() -> None:
-        if parsed.read_completely and seen.get["bad"]:
-            raise _UnusualError
-        _record_kind(lake, spec, look.kind_from(seen))
-        if seen.get["bad"] or parsed.refused is not None:
-            rejected.extend(record_rejects(lake, spec, parsed.rows, parsed, records))
-
-    try:
-        append_if_unmoved(lake, spec.table, rows, marks, base, before_publishing)
-    except _UnusualError:
-        written = append_batch(lake, spec, records, parsed.complete, marks, base)
-        return replace(written, changes=(*changes, *written.changes))
-    except MixedKindsError:
-        written = merge_batch(lake, spec, records, parsed.complete, marks)
-        return replace(written, changes=(*changes, *written.changes))
-    events = seen.get["events"] - seen.get["bad"]
-    return _written(events, rejected, changes, seen.get, parsed)
-
-
 class _UnusualError(Exception):
     """Some events have values in rare notations, or are to be rejected. Nothing of the batch is published."""
 
 
-def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
-    """Store the kind of the table's order. Called before events are published, so a repeated run finds the same
-    kind."""
-    if kind_sql(spec) is None or not lake.exists(spec.table):
-        return
-    if lake.table(spec.table).properties.get(ORDER_PROPERTY) != to_property(kind):
-        set_property(lake, spec.table, ORDER_PROPERTY, to_property(kind))
+@dataclass(frozen=True)
+class StagingWriter:
+    """Writes one batch of records of a staging table.
 
-
-def merge_batch(
-    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks | None
-) -> Written:
-    """Write the events that the table does not hold yet."""
-
-    def write(good: DataFrame, stats: Row) -> list[Change] | None:
-        if stats["events"] == stats["bad"] and (marks is None or not lake.exists(spec.table)):
-            return None
-        if marks is not None and not lake.exists(spec.table):
-            make(lake, spec, good, parsed, marks)
-            return []
-        changes = prepare(lake, spec, good, parsed)
-        _merge(lake, spec.table, good, stats["first"], stats["last"], marks, moves=parsed.has_tombstones)
-        return changes
-
-    return _split_and_write(lake, spec, records, parsed, kind_of(lake, spec), write)
-
-
-def replace_table(
-    lake: LakeBase,
-    spec: StagingSpec,
-    table: Table,
-    records: DataFrame,
-    parsed: Parsed,
-    marks: Watermarks,
-    *,
-    is_fresh: bool,
-) -> Written:
-    """Replace the table by the events of all records, in one commit.
-
-    The same commit raises the table's generation, which tells tables downstream to read all of it: events may have
-    disappeared, and a window of new events does not show that.
-
-    Args:
-        lake: the lake.
-        spec: the table.
-        table: the loaded table.
-        records: all records about it.
-        parsed: their events.
-        marks: the watermarks to commit.
-        is_fresh: whether it gets the columns and key of the records, ignoring those it has.
-
-    Raises:
-        RecordsGoneError: the raw table no longer holds the records of all events in the table.
-        RebuildError: there is no event to rebuild it from.
+    Attributes:
+        before: the table as the step found it; None: it does not exist yet.
+        records: the records.
+        marks: the watermarks of the commit; None: they stay.
     """
-    _check_complete(lake, spec, table, records)
-    key = parsed.key or (() if is_fresh else key_in(table))
 
-    def write(good: DataFrame, stats: Row | None = None) -> list[Change] | None:
-        if is_fresh and (stats is None or stats["events"] == stats["bad"]):
-            return None
-        columns = columns_in(good)
-        properties = {
-            **spec.properties,
-            **properties_for(spec, parsed),
-            KEY_PROPERTY: json.dumps(key),
-            GENERATION_PROPERTY: str(generation_of(table) + 1),
-        }
-        assignments = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-        rows = good.select(*(F.col(quote(c)) for c in columns))
-        with temp_view(by_key(rows, key)) as view, committing(lake.spark(), spec.table, marks):
-            lake.spark().sql(
-                f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg PARTITIONED BY ({PARTITIONED_BY}) "
-                f"TBLPROPERTIES ({assignments}) AS SELECT * FROM {view}"
+    lake: LakeBase
+    spec: StagingSpec
+    before: Table | None
+    records: DataFrame
+    marks: Watermarks | None
+
+    def may_append(self, parsed: Parsed, is_little: bool) -> bool:
+        """Whether the batch can be written in one pass, without counting its rejects first."""
+        if parsed.rows is None or self.spec.max_rejected is not None:
+            return False  # with too many rejects, nothing must be written
+        # A new table needs an event for its columns and key. For a small batch, creating the table with its rows is
+        # cheaper than creating an empty table first.
+        has_event = parsed.rows.where(F.col(BAD).isNull())
+        return self.before is not None or (not is_little and bool(has_event.limit(1).count()))
+
+    def append(self, parsed: Parsed) -> Written:
+        """Write new records to a branch in one pass, record the rejects, and publish.
+
+        Nearly all batches have values in usual notations only, so others are written twice.
+        """
+        assert parsed.rows is not None
+        lake, spec = self.lake, self.spec
+        prepared = prepare(lake, spec, self.before, parsed.rows, parsed)
+        seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
+        good = observed(look.at(parsed.rows), seen, *event_counts(parsed.rows, parsed), *look.columns)
+        writer = self._writer(prepared)
+        rows = _with_table_columns(writer.types, good.where(F.col(BAD).isNull()), parsed.rows.columns)
+        rejected: list[Row] = []
+
+        def before_publishing() -> Mapping[str, str]:
+            if parsed.read_completely and seen.get["bad"]:
+                raise _UnusualError
+            kind = look.kind_from(seen)
+            if seen.get["bad"] or parsed.refused is not None:
+                rejected.extend(record_rejects(lake, spec, parsed.rows, parsed, self.records))
+            return self._ordered_by(kind)
+
+        again = replace(self, before=prepared.table)
+        try:
+            writer.append(rows, before_publishing)
+        except _UnusualError:
+            written = again.append(parsed.complete)
+            return replace(written, changes=(*prepared.changes, *written.changes))
+        except MixedKindsError:
+            written = again.merge(parsed.complete)
+            return replace(written, changes=(*prepared.changes, *written.changes))
+        events = seen.get["events"] - seen.get["bad"]
+        return _written(events, rejected, prepared.changes, seen.get, parsed)
+
+    def merge(self, parsed: Parsed) -> Written:
+        """Write the events that the table does not hold yet."""
+
+        def write(good: DataFrame, stats: Row, settings: Mapping[str, str]) -> list[Change] | None:
+            if stats["events"] == stats["bad"] and (self.marks is None or self.before is None):
+                return None
+            if self.marks is not None and self.before is None:
+                make(self.lake, self.spec, good, parsed, self.marks, settings)
+                return []
+            prepared = prepare(self.lake, self.spec, self.before, good, parsed)
+            writer = self._writer(prepared, settings)
+            _merge(writer, good, stats["first"], stats["last"], moves=parsed.has_tombstones)
+            return list(prepared.changes)
+
+        return self._split_and_write(parsed, kind_of(self.lake, self.spec), write)
+
+    def replace(self, parsed: Parsed, *, is_fresh: bool) -> Written:
+        """Replace the table by the events of all records, in one commit.
+
+        The same commit raises the table's generation, which tells tables downstream to read all of it: events may have
+        disappeared, and a window of new events does not show that.
+
+        Args:
+            parsed: the events of all records about the table.
+            is_fresh: whether it gets the columns and key of the records, ignoring those it has.
+
+        Raises:
+            RecordsGoneError: the raw table no longer holds the records of all events in the table.
+            RebuildError: there is no event to rebuild it from.
+        """
+        lake, spec, table = self.lake, self.spec, self.before
+        assert table is not None
+        _check_complete(lake, spec, table, self.records)
+        key = parsed.key or (() if is_fresh else key_in(table))
+
+        def write(good: DataFrame, stats: Row | None, settings: Mapping[str, str]) -> list[Change] | None:
+            if is_fresh and (stats is None or stats["events"] == stats["bad"]):
+                return None
+            properties = {
+                **spec.properties,
+                **properties_for(spec, parsed),
+                KEY_PROPERTY: json.dumps(key),
+                GENERATION_PROPERTY: str(generation_of(table) + 1),
+                **settings,
+            }
+            rows = good.select(*(F.col(quote(c)) for c in columns_in(good)))
+            replace_table(
+                lake, spec.table, rows, self.marks, properties, before=table, sort_by=key, partitioned_by=PARTITIONED_BY
             )
-        if key:
-            sort_by(lake, spec.table, key)
-        return []
+            return []
 
-    written = _split_and_write(lake, spec, records, parsed, None, write)
-    if written.events is None and is_fresh:
-        raise RebuildError(
-            f"{spec.table}: {spec.raw} holds no event of {spec.source_table} that can be read, so there is nothing to "
-            f"rebuild it from. {spec.table} is unchanged; drop it if it is no longer needed"
-        )
-    if written.events is None:
-        write(lake.spark().table(lake.sql_name(spec.table)).limit(0))
-        written = replace(written, events=0)
-    rejects.forget_others(lake, spec.raw, str(spec.source_table), [r["position"] for r in written.bad])
-    return written
+        written = self._split_and_write(parsed, None, write)
+        if written.events is None and is_fresh:
+            raise RebuildError(
+                f"{spec.table}: {spec.raw} holds no event of {spec.source_table} that can be read, so there is nothing "
+                f"to rebuild it from. {spec.table} is unchanged; drop it if it is no longer needed"
+            )
+        if written.events is None:
+            write(lake.spark().table(lake.sql_name(spec.table)).limit(0), None, {})
+            written = replace(written, events=0)
+        rejects.forget_others(lake, spec.raw, str(spec.source_table), [r["position"] for r in written.bad])
+        return written
+
+    def nothing(self) -> None:
+        """Move only the watermarks."""
+        assert self.before is not None
+        TableWriter(self.lake, self.spec.table, self.before, {}, self.marks).nothing()
+
+    def _writer(self, prepared: Prepared, settings: Mapping[str, str] | None = None) -> TableWriter:
+        table = self.spec.table
+        types = columns_of(self.lake, table)
+        all_settings = {**prepared.settings, **(settings or {})}
+        return TableWriter(self.lake, table, prepared.table, types, self.marks, settings=all_settings)
+
+    def _ordered_by(self, kind: Kind | None) -> dict[str, str]:
+        """Return the table property that stores the kind of the table's order."""
+        return {} if kind_sql(self.spec) is None else {ORDER_PROPERTY: to_property(kind)}
+
+    def _split_and_write(
+        self,
+        parsed: Parsed,
+        kind: Kind | None,
+        write: Callable[[DataFrame, Row, Mapping[str, str]], list[Change] | None],
+    ) -> Written:
+        """Record the rejects, and then write the good events: in this order, a run killed in between loses nothing.
+
+        A batch with values in rare notations, or with rejects, is read again first (see `Parsed.complete`).
+
+        Args:
+            parsed: the events.
+            kind: what the earlier events are ordered by; None: there are none, or the format has one kind only.
+            write: called with the good events, `batch_stats` and table properties to set; returns the column changes,
+                or None if there was nothing to write.
+        """
+        lake, spec = self.lake, self.spec
+        rows = parsed.rows.persist() if parsed.rows is not None else None
+        found, sql = kind, kind_sql(spec)
+        try:
+            if rows is not None and sql is not None:
+                found = kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
+                if found and (kind or found.name.startswith(ORDINALS)):
+                    check_one_changelog(rows, sql, found, spec)
+                rows = with_unplaced(rows, sql, found) if found else rows
+            stats = batch_stats(rows, parsed)
+            if stats and stats["bad"] and parsed.read_completely:
+                return self._split_and_write(parsed.complete, kind, write)
+            bad: list[Row] = []
+            if (stats and stats["bad"]) or parsed.refused is not None:
+                bad = record_rejects(lake, spec, rows, parsed, self.records)
+            changes = None
+            if rows is not None and stats is not None:
+                changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats, self._ordered_by(found))
+            if stats is None or changes is None:
+                return Written(None, records_in(bad), tuple(bad))
+            return _written(stats["events"] - stats["bad"], bad, changes, stats.asDict(), parsed)
+        finally:
+            if parsed.rows is not None:
+                parsed.rows.unpersist()
 
 
 def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: DataFrame) -> None:
@@ -261,96 +305,32 @@ def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: Da
         )
 
 
-def _split_and_write(
-    lake: LakeBase,
-    spec: StagingSpec,
-    records: DataFrame,
-    parsed: Parsed,
-    kind: Kind | None,
-    write: Callable[[DataFrame, Row], list[Change] | None],
-) -> Written:
-    """Record the rejects, and then write the good events: in this order, a run killed in between loses nothing.
-
-    A batch with values in rare notations, or with rejects, is read again first (see `Parsed.complete`).
-
-    Args:
-        lake: the lake.
-        spec: the table.
-        records: the batch.
-        parsed: its events.
-        kind: what the earlier events are ordered by; None: there are none, or the format has one kind only.
-        write: called with the good events and `batch_stats`; returns the column changes, or None if there was nothing
-            to write.
-    """
-    rows = parsed.rows.persist() if parsed.rows is not None else None
-    found, sql = kind, kind_sql(spec)
-    try:
-        if rows is not None and sql is not None:
-            found = kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
-            if found and (kind or found.name.startswith(ORDINALS)):
-                check_one_changelog(rows, sql, found, spec)
-            rows = with_unplaced(rows, sql, found) if found else rows
-        stats = batch_stats(rows, parsed)
-        if stats and stats["bad"] and parsed.read_completely:
-            return _split_and_write(lake, spec, records, parsed.complete, kind, write)
-        bad: list[Row] = []
-        if (stats and stats["bad"]) or parsed.refused is not None:
-            bad = record_rejects(lake, spec, rows, parsed, records)
-        changes = None
-        _record_kind(lake, spec, found)
-        if rows is not None and stats is not None:
-            changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats)
-        if stats is None or changes is None:
-            return Written(None, records_in(bad), tuple(bad))
-        _record_kind(lake, spec, found)  # the table may just have been created
-        return _written(stats["events"] - stats["bad"], bad, changes, stats.asDict(), parsed)
-    finally:
-        if parsed.rows is not None:
-            parsed.rows.unpersist()
-
-
-def _with_table_columns(lake: LakeBase, table: TableId, rows: DataFrame, present: Collection[str]) -> DataFrame:
-    """Return the rows with all columns of the table, in its order and with its types; `present`: columns of the
-    rows."""
+def _with_table_columns(types: Mapping[str, str], rows: DataFrame, present: Collection[str]) -> DataFrame:
+    """Return the rows with all columns of a table, in its order and with its types; `present`: columns of the rows."""
     return rows.selectExpr(
-        *(
-            f"CAST({quote(n) if n in present else 'NULL'} AS {kind}) AS {quote(n)}"
-            for n, kind in columns_of(lake, table).items()
-        )
+        *(f"CAST({quote(n) if n in present else 'NULL'} AS {kind}) AS {quote(n)}" for n, kind in types.items())
     )
 
 
-def _merge(
-    lake: LakeBase,
-    table: TableId,
-    rows: DataFrame,
-    first: int,
-    last: int,
-    marks: Watermarks | None,
-    *,
-    moves: bool = False,
-) -> None:
+def _merge(writer: TableWriter, rows: DataFrame, first: int, last: int, *, moves: bool = False) -> None:
     """Insert the rows whose position in the stream is not in the table yet.
 
     With `moves`, deletes that the table has get the place of these rows: a tombstone follows the event before it, which
     may be read later.
-
-    Not a plain append, since Iceberg lets two concurrent runs both append. This MERGE reads the positions of the window
-    only, and Iceberg validates them, so the second run fails with a conflict.
     """
     names = [f.name for f in rows.schema.fields]
-    types = columns_of(lake, table)
-    rows = rows.select(*(F.col(quote(n)).cast(types[n]).alias(n) for n in names))
-    listed = ", ".join(quote(n) for n in names)
+    rows = rows.select(*(F.col(quote(n)).cast(writer.types[n]).alias(n) for n in names))
     position, index, sequence = quote(POSITION), quote(INDEX), quote(SEQUENCE)
     moved = (
         f"WHEN MATCHED AND s.{OP} = '{DELETE}' AND NOT t.{sequence} <=> s.{sequence} "
-        f"THEN UPDATE SET t.{sequence} = s.{sequence} "
+        f"THEN UPDATE SET t.{sequence} = s.{sequence}"
     )
-    with temp_view(rows) as view, committing(lake.spark(), table, marks):
-        lake.spark().sql(
-            f"MERGE INTO {lake.sql_name(table)} t USING {view} s ON t.{position} = s.{position} "
-            f"AND t.{index} = s.{index} AND t.{position} BETWEEN {int(first)} AND {int(last)} "
-            f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position} {moved if moves else ''}"
-            f"WHEN NOT MATCHED THEN INSERT ({listed}) VALUES ({', '.join('s.' + quote(n) for n in names)})"
-        )
+    writer.merge(
+        rows,
+        f"t.{position} = s.{position} AND t.{index} = s.{index} AND t.{position} BETWEEN {int(first)} AND {int(last)}",
+        [
+            f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position}",
+            *([moved] if moves else []),
+            f"WHEN NOT MATCHED THEN {insert(names)}",
+        ],
+    )

@@ -36,7 +36,7 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.schema_changes import unite
 from lake_assets.tables.spark_frames import checkpoint, over
-from lake_assets.tables.table_ddl import key_in
+from lake_assets.tables.writing.table_ddl import key_in
 
 _ROW, _MINE = "_event", "_is_tombstone"
 

@@ -21,8 +21,8 @@ from lake_assets.errors import RepairError
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.lake_base import LakeBase
 from lake_assets.lake.metadata.metadata_commits import Metadata, point_at
-from lake_assets.lake.metadata.metadata_json import decode
 from lake_assets.lake.metadata.metadata_versions import version_of, versions
+from lake_assets.lake.metadata_json import decode
 from lake_assets.lake.names import TableId
 
 State = Literal["current", "behind", "unreadable", "diverged", "lost"]

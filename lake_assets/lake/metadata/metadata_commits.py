@@ -33,8 +33,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from lake_assets.errors import CatalogUnavailableError
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata import rest_commits
-from lake_assets.lake.metadata.metadata_json import decode
 from lake_assets.lake.metadata.metadata_versions import version_of
+from lake_assets.lake.metadata_json import decode
 
 log = logging.getLogger(__name__)
 Metadata = dict[str, Any]

@@ -61,27 +61,48 @@ def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
     _commit(table, change)
 
 
-def publish(table: Table, branch: str, base: int) -> None:
-    """Fast-forward main to a branch, and drop the branch, in one commit.
+def publish(
+    table: Table,
+    branch: str,
+    base: int | None,
+    *,
+    check: Callable[[Metadata], object] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> int:
+    """Fast-forward main to a branch, set table properties, and drop the branch, in one commit.
 
     Args:
         table: the table.
         branch: a branch created at `base`.
-        base: the expected snapshot of main.
+        base: the expected snapshot of main; None: it has none.
+        check: called with the current metadata; raises MovedError if they are not as expected.
+        settings: table properties to set.
+
+    Returns:
+        The published snapshot.
 
     Raises:
         MovedError: main is at another snapshot, or the branch does not exist.
     """
+    published = -1
 
-    def change(refs: Refs, _: Metadata) -> None:
-        main = refs.get("main")
-        if main is None or main["snapshot-id"] != base:
+    def changed(metadata: Metadata) -> Metadata:
+        nonlocal published
+        if check:
+            check(metadata)
+        now = {name: dict(ref) for name, ref in refs_of(metadata).items()}
+        main = now.get("main")
+        if (main and main["snapshot-id"]) != base:
             raise MovedError(f"main is at {main and main['snapshot-id']}, and {branch} began at {base}")
-        if branch not in refs:
+        if branch not in now:
             raise MovedError(f"the branch {branch} does not exist")
-        refs["main"] = {**main, "snapshot-id": refs.pop(branch)["snapshot-id"]}
+        published = now.pop(branch)["snapshot-id"]
+        now["main"] = {"type": "branch", **(main or {}), "snapshot-id": published}
+        moved = with_refs(metadata, _held(now), now_ms())
+        return {**moved, "properties": {**moved.get("properties", {}), **(settings or {})}}
 
-    _commit(table, change)
+    commit(table, changed)
+    return published
 
 
 def keep_snapshots(table: Table, number: int) -> None:

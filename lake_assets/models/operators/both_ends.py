@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from lake_assets.lake import quote
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.operator_rows import KeyFilter, Rows
 from lake_assets.models.operators.query_tree import Filter, Node, Project, Scan
 from lake_assets.models.operators.unique_columns import unique
-from lake_assets.models.steps.kept_frames import SIGN, Frames
+from lake_assets.tables.writing.row_differences import SIGN
 
 # Whether a row is one of the start, and one of the end.
 AT_START, AT_END = "__at_start", "__at_end"

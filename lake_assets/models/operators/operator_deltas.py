@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from lake_assets.lake import TableId, quote
 from lake_assets.models.operators.both_ends import AT_END, AT_START, at_both_ends, row_key
+from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames
 from lake_assets.models.operators.operator_rows import (
     At,
     KeyFilter,
@@ -47,7 +48,7 @@ from lake_assets.models.operators.query_tree import (
 )
 from lake_assets.models.operators.row_frames import RowFrames, row_frames
 from lake_assets.models.operators.running_windows import RunningWindows, running_windows
-from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
+from lake_assets.tables.writing.row_differences import SIGN
 
 # A table of at most so many rows is joined whole, however many rows of it are needed.
 SMALL_SIDE = 100_000

@@ -17,7 +17,7 @@ from lake_assets.models.operators.operator_types import is_plain
 from lake_assets.models.operators.query_tree import Window, column, text
 from lake_assets.models.operators.stability import depends_on_order
 from lake_assets.models.operators.unique_columns import identifies_rows
-from lake_assets.models.steps.kept_frames import SIGN
+from lake_assets.tables.writing.row_differences import SIGN
 
 _FRAMES = {
     ("UNBOUNDED", "CURRENT ROW"),

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 
 from lake_assets.errors import ModelError
+from lake_assets.models.operators.kept_frames import Bounds, Frame
 from lake_assets.models.python.model_inputs import Span
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.steps.kept_frames import Bounds, Frame
 
 _DAY = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.steps.kept_frames import MAX_BROADCAST, Frame
+from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame
 from lake_assets.tables.pending_windows import Window
 
 

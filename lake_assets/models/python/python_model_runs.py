@@ -1,9 +1,8 @@
-"""Run a Python model: call its function with the changes, and apply its rows in one commit with all watermarks."""
+"""The step of a Python model: call its function with the changes, and apply its rows in one commit."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,176 +12,84 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture, capture
-from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.python.affected_ranges import span_of
 from lake_assets.models.python.input_columns import replaced_columns, rows_at
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
 from lake_assets.models.python.python_model import Function, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter, types_of
+from lake_assets.models.python.result_writes import DELETED, ResultWriter, types_of
 from lake_assets.models.python.stored_types import as_stored
 from lake_assets.models.sql.sql_errors import located
-from lake_assets.models.steps.kept_frames import Frame, Frames
+from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.tables.audits.audit_gate import Gate, forget_failed
-from lake_assets.tables.batch_limits import left_behind
-from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
-from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, missing_sources, window_of
-from lake_assets.tables.published import published
-from lake_assets.tables.spark_tuning import tuned_for
-from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_ddl import check_owner_in, columns_of
+from lake_assets.tables.audits.audit_gate import Gate
+from lake_assets.tables.outcome import Absorbed
+from lake_assets.tables.pending_windows import Window, head_of
+from lake_assets.tables.writing.table_ddl import columns_of
 
 
 @dataclass(frozen=True)
-class _Due:
-    """A step with something to do.
+class PythonModelStep(ModelStep[PythonModelSpec]):
+    """Calling a function with the changes of its inputs, and applying the returned rows."""
 
-    Attributes:
-        tables: the sources and lookups.
-        target: the model's table; None if it does not exist yet.
-        windows: the window of each source.
-        afresh: why everything is computed; empty: the step continues from the table's contents.
-    """
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Spark, and Python unless the function is SQL over changes."""
+        return ("spark", "python") if self.spec.place else ("spark",)
 
-    tables: Mapping[TableId, Table]
-    target: Table | None
-    windows: Mapping[TableId, Window]
-    afresh: str
+    @property
+    def code(self) -> tuple[str, int] | None:
+        """The file and line of the function."""
+        return self.spec.place
 
+    @property
+    def lookups(self) -> tuple[TableId, ...]:
+        """The lookups of the function."""
+        return self.spec.lookups
 
-def windows_of(spec: PythonModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
-    """Return the pending windows of a model's sources. Reads metadata only.
+    @property
+    def definition(self) -> str:
+        """A fingerprint of everything that the rows depend on, apart from the function itself."""
+        return self.spec.definition
 
-    If the history of one is lost and the model is declared to be rebuilt, or computes everything in any case, all
-    windows start at the beginning.
+    def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
+        """Whether the function is called with changes whose history is lost; a changed lookup computes everything."""
+        inputs = (s for s in self.spec.inputs.values() if s in windows)
+        return self.spec.model.write != "overwrite" and any(windows[s].lost for s in inputs)
 
-    Raises:
-        TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
-    """
-    windows = {s: window_of(spec.table, target, s, tables[s]) for s in spec.sources if s in tables}
-    # Any change of a lookup among the sources computes everything.
-    is_needed = spec.model.write != "overwrite" and any(windows[s].lost for s in spec.inputs.values() if s in windows)
-    return started_again(spec, windows, may_stop=is_needed)
-
-
-def next_of(
-    lake: LakeBase,
-    spec: PythonModelSpec,
-    target: Table | None,
-    tables: Mapping[TableId, Table],
-    pins: SnapshotPins,
-    *,
-    rebuild: bool = False,
-) -> tuple[dict[TableId, Window], bool]:
-    """Return each source's window for the next step, and whether it continues from the table; reads metadata only.
-
-    Args:
-        lake: the lake.
-        spec: the model.
-        target: its table, if it exists.
-        tables: its sources.
-        pins: snapshots fixed by other models of the run; the pins of this step are added.
-        rebuild: whether the table is rebuilt in full.
-
-    Raises:
-        TableReplacedError, SnapshotExpiredError: see `windows_of`.
-    """
-    if rebuild:
-        windows = {s: Window(s, None, head_of(tables[s])) for s in spec.sources}
-    else:
-        windows = windows_of(spec, target, tables)
-    begun = (
-        target is not None
-        and target.properties.get(FINGERPRINT_PROPERTY) == spec.definition
-        and continues(windows.values())
-    )
-    is_pending = not all(w.is_absorbed for w in windows.values())
-    sources = {s: tables[s] for s in windows}
-    return pins.pin(lake, windows, sources, spec.batch if begun and is_pending else BatchSize()), begun
-
-
-def absorb_inputs(
-    lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins | None = None, *, rebuild: str = ""
-) -> Outcome:
-    """Update a Python model's table from the changes of its inputs.
-
-    Args:
-        lake: the lake.
-        spec: the model.
-        pins: the snapshots that other models of the run have read.
-        rebuild: why the table is computed from all rows of its inputs; empty if it is computed from their changes.
-
-    Raises:
-        SnapshotExpiredError, TableReplacedError, MissingDataFileError: the history of an input is lost.
-        ModelError: the function fails, or what it returns cannot be applied. Nothing is written.
-        KeyMissingError: two of its rows share a declared key.
-        ConcurrentWriteError: the step lost a race to another run.
-        AuditFailedError: the new rows do not pass the audits. Nothing is published.
-    """
-    pins = pins or SnapshotPins()
-
-    def absorb(reason: str) -> Outcome:
-        began, due = time.monotonic(), _due(lake, spec, pins, reason)
-        return due if isinstance(due, Outcome) else _absorb(lake, spec, due, reason, began)
-
-    return rebuilt_if_lost(spec, absorb, rebuild)
-
-
-def _due(lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins, rebuild: str) -> _Due | Outcome:
-    """Return the step, or the outcome if there is nothing to do."""
-    name = str(spec.table)
-    loaded = {t: lake.find(t) for t in (*spec.sources, *spec.lookups)}
-    target = lake.find(spec.table)
-    if missing := [t for t, table in loaded.items() if table is None]:
-        return Outcome(name, "waiting", why=missing_sources(target, missing))
-    tables = {t: table for t, table in loaded.items() if table is not None}
-    if target is not None:
-        check_owner_in(target, spec.table, spec.pipeline)
-    windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
-    if begun and all(w.is_absorbed for w in windows.values()):
-        return Outcome(name, "nothing", why=renamed_text({str(s): (tables[s], w.start) for s, w in windows.items()}))
-    afresh = "" if begun else rebuild or ("first run" if target is None else "its declaration changed")
-    if begun and (moved := [f"{s}.{c}" for s, w in windows.items() for c in replaced_columns(tables[s], w)]):
-        afresh = f"the name {', '.join(moved)} now belongs to another column"
-    if afresh:
-        windows = {s: replace(w, mark=None) for s, w in windows.items()}
-    return _Due(tables, target, windows, afresh)
-
-
-def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, began: float) -> Outcome:
-    forget_failed(lake, spec.table, due.target)
-    gate, base = Gate(lake, spec.table, spec.audits, spec.model.key), known_marks(due.target)
-    heads = {s: w.head for s, w in due.windows.items()}
-    marks = {**base, **{str(t): heads.get(t) or head_of(table) for t, table in due.tables.items()}}
-    pinned = {t: marks[str(t)].snapshot for t in due.tables}
-    with contextlib.ExitStack() as scope:
-        scope.enter_context(tuned_for(lake, (spec.table, *due.tables)))
-        call = _Call(lake, spec, due.windows, pinned, scope)
-        writer = ResultWriter(lake, spec, marks, base, call.frames, gate, due.target is None)
-        if due.afresh:
-            lost = [w.lost.why for w in due.windows.values() if w.lost]
+    def compute(
+        self, lake: LakeBase, due: DueModel, pins: SnapshotPins, began: float, scope: contextlib.ExitStack
+    ) -> ComputedModel:
+        """Call the function with the changes of its inputs, or with all of their rows."""
+        spec, marks, afresh = self.spec, due.marks, _reason_to_begin(due)
+        windows = {s: replace(w, mark=None) for s, w in due.windows.items()} if afresh else due.windows
+        gate = Gate(lake, spec.table, spec.audits, spec.model.key)
+        pinned = {t: marks[str(t)].snapshot for t in due.sources}
+        call = _Call(lake, spec, windows, pinned, scope)
+        writer = ResultWriter(lake, spec, marks, due.table, call.frames, gate)
+        if afresh:
             rows = call.rows()
             call.check_replaced(types_of(rows))
-            done = writer.everything(rows, "; ".join(lost) or due.afresh, again=bool(rebuild or lost))
+            done = writer.everything(rows, due.lost or afresh, again=bool(due.rebuild or due.lost))
         else:
             done = _absorb_changes(spec, call, writer, columns_of(lake, spec.table))
-        absorbed = tuple(
-            Absorbed.of(str(s), c) for s, c in call.captures.items() if not due.windows[s].is_absorbed
-        )  # fmt: skip
-    return published(
-        lake, spec.table, absorbed, strategy=done.strategy, why=done.why, began=began, marks=marks,
-        base=None if done.is_replaced else base, former=due.target, gate=gate,
-        details=left_behind(*due.windows.values()),
-    )  # fmt: skip
+        absorbed = tuple(Absorbed.of(str(s), c) for s, c in call.captures.items() if not windows[s].is_absorbed)
+        return ComputedModel(done, absorbed, gate)
 
 
-def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, types: Mapping[str, str]) -> Applied:
+def _reason_to_begin(due: DueModel) -> str:
+    """Return why everything is computed; empty: the step continues from the table's contents."""
+    if not due.begun:
+        return due.rebuild or ("first run" if due.table is None else "its declaration changed")
+    moved = [f"{s}.{c}" for s, w in due.windows.items() for c in replaced_columns(due.sources[s], w)]
+    return f"the name {', '.join(moved)} now belongs to another column" if moved else ""
+
+
+def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, types: Mapping[str, str]) -> StepResult:
     """Apply the changes of the inputs to an existing table."""
     if all(c.is_empty for c in call.captures.values()):
         return writer.nothing("no row of its inputs changed")

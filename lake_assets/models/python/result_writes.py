@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
-from lake_assets.lake.names import is_of_iceberg, literal
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.lake.names import is_of_iceberg
+from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames, has_bounds
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
-from lake_assets.models.steps.kept_frames import FOUND, MAX_BROADCAST, SIGN, Frame, Frames, has_bounds
-from lake_assets.models.steps.model_writer import LostRows, Writer
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.commits import committing
-from lake_assets.tables.row_differences import incomparable, same, write_differences
-from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of, set_properties
+from lake_assets.tables.writing.row_differences import FOUND, SIGN, incomparable, same
+from lake_assets.tables.writing.table_ddl import columns_of, definition_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
+from lake_assets.tables.writing.table_writer import LostRows, TableWriter
 
 DELETED = "_deleted"
 _FLOATING = ("float", "double")
 # Columns that steps add to the rows while they apply them.
-_OWN = re.compile(r"__(lake_.*|sign|copies|copy|goes|left|there|stored)", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Applied:
-    """How the rows of a step were applied.
-
-    Attributes:
-        strategy: the write mode; `full` or `rebuild` if everything was computed, `none` if no row changed.
-        why: what was done, for people.
-        is_replaced: whether the commit replaced the table and its history.
-    """
-
-    strategy: str
-    why: str
-    is_replaced: bool = False
+_OWN = re.compile(r"__(lake_.*|sign|copies|copy|coming|goes|going|left|new|stored|there)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -55,24 +40,22 @@ class ResultWriter:
         lake: the lake.
         spec: the model.
         marks: the watermarks of the commit.
-        base: the watermarks before it.
+        before: the table before the step; None: it does not exist.
         frames: rows that are materialized during the step.
         gate: the audits of the table.
-        is_new: whether there was no table when the step began.
     """
 
     lake: LakeBase
     spec: PythonModelSpec
     marks: Watermarks
-    base: Watermarks
+    before: Table | None
     frames: Frames
     gate: Gate
-    is_new: bool = False
 
-    def nothing(self, why: str) -> Applied:
+    def nothing(self, why: str) -> StepResult:
         """Move only the watermarks."""
         self._writer(columns_of(self.lake, self.spec.table)).nothing()
-        return Applied("none", why)
+        return StepResult("none", why)
 
     def columns_differ(self, rows: DataFrame, types: Mapping[str, str]) -> bool:
         """Whether returned rows have other columns, or other types, than the table."""
@@ -80,7 +63,7 @@ class ResultWriter:
         is_twice = len(columns) < len(rows.columns)
         return is_twice or {c: k for c, k in columns.items() if c != self._flag} != dict(types)
 
-    def everything(self, rows: DataFrame, why: str, *, again: bool) -> Applied:
+    def everything(self, rows: DataFrame, why: str, *, again: bool) -> StepResult:
         """Replace all rows of the table by the returned ones.
 
         Args:
@@ -95,32 +78,15 @@ class ResultWriter:
         if spec.model.key:
             rows = self.frames.materialize(rows)
             self._check_key(rows)
-        table = self.lake.find(spec.table)
-        properties = {
-            **DEFAULT_PROPERTIES,
-            PIPELINE_PROPERTY: spec.pipeline,
-            KEY_PROPERTY: json.dumps(list(spec.model.key)),
-            FINGERPRINT_PROPERTY: spec.definition,
-            **spec.properties,
-        }
-        compared = (FINGERPRINT_PROPERTY, KEY_PROPERTY)
-        is_same_definition = (
-            table is not None
-            and table.metadata.current_snapshot_id is not None
-            and bool(self.base)
-            and all(table.properties.get(p) == properties[p] for p in compared)
-            and types == columns_of(self.lake, spec.table)
-            and not incomparable(types)
-        )
-        if is_same_definition and write_differences(
-            self.lake, spec.table, rows, types, spec.model.key, self.marks, self.base, self.gate
-        ):
-            set_properties(self.lake, spec.table, spec.properties)
-            return Applied(strategy, why)
-        self._replace_table(rows, properties)
-        return Applied(strategy, why, is_replaced=True)
+        writer = self._writer({} if self.before is None else columns_of(self.lake, spec.table))
+        definition = definition_of(spec.pipeline, spec.model.key, {FINGERPRINT_PROPERTY: spec.definition})
+        writer.all_rows(
+            rows, spec.model.key, definition, spec.properties,
+            partitioned_by=spec.partitions.field.sql if spec.partitions else "",
+        )  # fmt: skip
+        return StepResult(strategy, why)
 
-    def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> Applied:
+    def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> StepResult:
         """Apply the rows of a change.
 
         Args:
@@ -135,10 +101,10 @@ class ResultWriter:
         match write:
             case "append":
                 writer.append(rows.select(*columns))
-                return Applied(write, "its rows are appended")
+                return StepResult(write, "its rows are appended")
             case "merge":
                 self._merge(writer, rows, types)
-                return Applied(write, f"its rows are merged by {', '.join(self.spec.model.key)}")
+                return StepResult(write, f"its rows are merged by {', '.join(self.spec.model.key)}")
             case "overwrite":
                 return self.everything(rows, "its rows replace all others", again=False)
             case "replace-keys" | "replace-ranges":
@@ -146,18 +112,17 @@ class ResultWriter:
                 self._replace(writer, rows.select(*columns), affected, span, types)
                 names = ", ".join(self.spec.model.replace)
                 if span is None:
-                    return Applied(write, f"rows of {affected.rows:,} values of {names} are replaced")
+                    return StepResult(write, f"rows of {affected.rows:,} values of {names} are replaced")
                 column = next(iter(self.spec.model.replace))
-                return Applied(write, f"rows are replaced where {column} is {span.text}")
+                return StepResult(write, f"rows are replaced where {column} is {span.text}")
 
     @property
     def _flag(self) -> str:
         """The column that marks deleted rows; not a column of the table."""
         return DELETED if self.spec.model.write == "merge" else ""
 
-    def _writer(self, types: Mapping[str, str]) -> Writer:
-        definition = self.spec.definition
-        return Writer(self.lake, self.spec.table, types, self.marks, self.base, {}, self.frames, self.gate, definition)
+    def _writer(self, types: Mapping[str, str]) -> TableWriter:
+        return TableWriter(self.lake, self.spec.table, self.before, types, self.marks, self.gate)
 
     def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""
@@ -237,26 +202,7 @@ class ResultWriter:
                 f"{kind}: make it a BOOLEAN"
             )
 
-    def _replace_table(self, rows: DataFrame, properties: Mapping[str, str]) -> None:
-        """Create or replace the table by rows, in one commit.
-
-        Raises:
-            ConcurrentWriteError: the table is new, and another run created it first. Replacing that one would take the
-                history from whatever has read it.
-        """
-        spec = self.spec
-        self.lake.ensure_namespace(spec.table.namespace)
-        partitioned = f"PARTITIONED BY ({spec.partitions.field.sql}) " if spec.partitions else ""
-        listed = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-        view = self.frames.view(self.gate.audit_rows(rows) if self.gate.is_blocking else rows)
-        create = "CREATE" if self.is_new else "CREATE OR REPLACE"
-        with committing(self.frames.spark, spec.table, self.marks):
-            self.frames.spark.sql(
-                f"{create} TABLE {self.lake.sql_name(spec.table)} USING iceberg {partitioned}"
-                f"TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
-            )
-
-    def _merge(self, writer: Writer, rows: DataFrame, types: Mapping[str, str]) -> None:
+    def _merge(self, writer: TableWriter, rows: DataFrame, types: Mapping[str, str]) -> None:
         key, spark = self.spec.model.key, self.frames.spark
         self._check_flag(rows)
         materialized = self.frames.materialize(rows)
@@ -276,7 +222,7 @@ class ResultWriter:
         writer.replace(flagged, key)
 
     def _replace(
-        self, writer: Writer, rows: DataFrame, affected: Frame, span: Span | None, types: Mapping[str, str]
+        self, writer: TableWriter, rows: DataFrame, affected: Frame, span: Span | None, types: Mapping[str, str]
     ) -> None:
         """Replace the stored rows of the affected values by the returned ones, writing only rows that differ."""
         key = self.spec.model.key
@@ -313,7 +259,7 @@ class ResultWriter:
         if lost := writer.count_copies(delta):
             raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {lost}")
 
-    def _replace_differing(self, writer: Writer, new: DataFrame, old: DataFrame, types: Mapping[str, str]) -> None:
+    def _replace_differing(self, writer: TableWriter, new: DataFrame, old: DataFrame, types: Mapping[str, str]) -> None:
         """Write the new rows that differ from the old row of their key, and delete old rows whose key is gone."""
         key, is_old = self.spec.model.key, "__stored"
         on = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in key)
@@ -337,7 +283,7 @@ class ResultWriter:
         except LostRows as e:
             raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {e}") from e
 
-    def _replace_each(self, writer: Writer, rows: DataFrame, affected: Frame, types: Mapping[str, str]) -> None:
+    def _replace_each(self, writer: TableWriter, rows: DataFrame, affected: Frame, types: Mapping[str, str]) -> None:
         """Replace the one row of each affected key, without reading the stored rows before the MERGE."""
         key = self.spec.model.key
         names = {k: f"__lake_key{i}" for i, k in enumerate(key)}

@@ -21,6 +21,7 @@ from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
 from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Tree, walk
+from lake_assets.models.operators.retract import Retraction, retraction
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt, are_windows_certain
 from lake_assets.models.sql.compiler import compiled
@@ -36,7 +37,6 @@ from lake_assets.models.sql.sql_rewrite import (
 )
 from lake_assets.models.sql.time_windows import time_windows_called
 from lake_assets.models.sql.using_joins import using_as_on
-from lake_assets.models.steps.retract import Retraction, retraction
 
 Strategy = Literal["retract", "keys", "ranges", "full"]
 

@@ -6,12 +6,13 @@ from lake_assets.lake import quote
 from lake_assets.models.operators.operator_rows import Rows
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full
-from lake_assets.models.steps.model_context import Done, ModelContext
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.recomputed_ranges import touched_ranges
 from lake_assets.models.steps.written_changes import write_change
 
 
-def absorb_ranges(ctx: ModelContext, tree: Tree, why: str) -> Done:
+def absorb_ranges(ctx: ModelContext, tree: Tree, why: str) -> StepResult:
     """Recompute the ranges of the declared column that changed rows affect, and write the rows that differ."""
     span = ctx.spec.span
     assert span is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 from pyspark.sql import DataFrame
@@ -10,85 +9,44 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import quote
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
-from lake_assets.lake.names import is_of_iceberg, literal
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, declared
-from lake_assets.models.steps.model_context import Done, ModelContext
-from lake_assets.tables.commits import committing
-from lake_assets.tables.row_differences import incomparable, write_differences
-from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, set_properties
+from lake_assets.lake.names import is_of_iceberg
+from lake_assets.models.model_spec import declared
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
+from lake_assets.tables.writing.table_ddl import definition_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 log = logging.getLogger(__name__)
 
 
-def make_table(ctx: ModelContext, *, is_new: bool) -> None:
+def make_table(ctx: ModelContext) -> None:
     """Compute everything and create or replace the table, in one commit.
 
     If the table was built from the same definition and has the same columns, only rows that differ are written.
 
-    Args:
-        ctx: the run.
-        is_new: whether there was no table when the run began.
-
     Raises:
-        ConcurrentWriteError: the table is new, and another run created it first. Replacing that one would take the
-            history from whatever has read it.
+        ConcurrentWriteError: another run has changed the table, or created it first.
     """
-    partitioned = ""
-    if by := ctx.spec.partitions:
-        by.check(ctx.spec.table, {f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
-        partitioned = f"PARTITIONED BY ({by.field.sql}) "
+    partitioned, spec = "", ctx.spec
+    kinds = {f.name: f.dataType.simpleString() for f in ctx.query.schema.fields}
+    if by := spec.partitions:
+        by.check(spec.table, kinds)
+        partitioned = by.field.sql
     _check_columns(ctx)
-    if ctx.spec.key:
+    if spec.key:
         _check_key(ctx, ctx.query)
-    properties = {
-        **DEFAULT_PROPERTIES,
-        PIPELINE_PROPERTY: ctx.spec.pipeline,
-        KEY_PROPERTY: json.dumps(list(ctx.plan.key)),
-        FINGERPRINT_PROPERTY: ctx.definition,
-        **declared(ctx.spec),
-        **ctx.spec.properties,
-    }
-    listed = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-    if _has_same_definition(ctx) and _write_differences(ctx):
-        set_properties(ctx.lake, ctx.spec.table, {**declared(ctx.spec), **ctx.spec.properties})
-        return
-    name = ctx.lake.sql_name(ctx.spec.table)
-    ctx.lake.ensure_namespace(ctx.spec.table.namespace)
-    rows = ctx.gate.audit_rows(ctx.query) if ctx.gate.is_blocking else ctx.query
-    view = ctx.frames.view(rows)
-    create = "CREATE" if is_new else "CREATE OR REPLACE"
-    with committing(ctx.frames.spark, ctx.spec.table, ctx.marks, ctx.commit_properties("full")):
-        ctx.frames.spark.sql(
-            f"{create} TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
-        )
-
-
-def _write_differences(ctx: ModelContext) -> bool:
-    table, types, key = ctx.spec.table, ctx.types, ctx.plan.key
-    ctx.gate.check(types)
-    return write_differences(
-        ctx.lake, table, ctx.query, types, key, ctx.marks, ctx.base, ctx.gate, ctx.commit_properties("full")
+    definition = definition_of(spec.pipeline, ctx.plan.key, {FINGERPRINT_PROPERTY: ctx.definition})
+    ctx.writer("full").all_rows(
+        ctx.query, ctx.plan.key, definition, {**declared(spec), **spec.properties}, partitioned_by=partitioned
     )
 
 
-def _has_same_definition(ctx: ModelContext) -> bool:
-    """Whether the table was built from the current definition, and its rows can be compared with the new ones."""
-    table = ctx.lake.find(ctx.spec.table)
-    if table is None or table.metadata.current_snapshot_id is None or not ctx.base:
-        return False
-    stored = {p: table.properties.get(p) for p in (FINGERPRINT_PROPERTY, KEY_PROPERTY)}
-    if stored != {FINGERPRINT_PROPERTY: ctx.definition, KEY_PROPERTY: json.dumps(list(ctx.plan.key))}:
-        return False
-    return not ctx.columns_differ() and not incomparable(ctx.types)
-
-
-def full(ctx: ModelContext, why: str) -> Done:
+def full(ctx: ModelContext, why: str) -> StepResult:
     """Compute everything and replace all rows."""
     if ctx.spec.key:
         _check_key(ctx, ctx.query)
     ctx.writer("full").overwrite(ctx.query)
-    return Done("full", why)
+    return StepResult("full", why)
 
 
 def _check_columns(ctx: ModelContext) -> None:
@@ -116,7 +74,7 @@ def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
         )
 
 
-def full_for_lost_rows(ctx: ModelContext, why: str) -> Done:
+def full_for_lost_rows(ctx: ModelContext, why: str) -> StepResult:
     """Compute everything because rows that a change replaces are missing in the table."""
     log.warning("%s: computed in full: %s", ctx.spec.table, why)
     return full(ctx, why)

@@ -19,13 +19,14 @@ from lake_assets.models.operators.query_tree import (
     SetOp,
     Tree,
 )
+from lake_assets.models.operators.retract import retraction
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
-from lake_assets.models.steps.model_context import Done, ModelContext
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.renewal import Renewal
-from lake_assets.models.steps.retract import retraction
 from lake_assets.models.steps.retract_step import adjust, adjust_at_once
 from lake_assets.models.steps.written_changes import replace_keys, write_change
 
@@ -47,7 +48,7 @@ def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
     return replace(ctx.plan, tree=with_common_types(tree, schema_of)), ""
 
 
-def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
+def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> StepResult:
     """Absorb the changes.
 
     Args:
@@ -90,7 +91,7 @@ def _why_full(ctx: ModelContext) -> str:
     return f"computing everything is estimated to be cheaper: {counted}" if counted.prefers_full else ""
 
 
-def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> Done:
+def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> StepResult:
     """Write inserted and deleted rows, by key or by counting copies."""
     sql = deltas.sql(tree.root)
     if sql is None:
@@ -100,7 +101,7 @@ def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> Do
     return write_change(ctx, delta, strategy, "changed rows" if ctx.plan.key else "changed rows, counted")
 
 
-def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strategy: str) -> Done:
+def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strategy: str) -> StepResult:
     """Replace the table's rows of the same identity by new rows."""
     name = ctx.lake.sql_name(ctx.spec.table)
     renewal = Renewal(tree, by, deltas, ctx.frames, ctx.rows, name, ctx.types, ctx.typed)
@@ -112,7 +113,7 @@ def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strate
     return write_change(ctx, change.sql, strategy, change.what)
 
 
-def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> Done:
+def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> StepResult:
     """Recompute the rows of the touched keys and replace them."""
     below, _ = keys_of(node)
     changed_keys = deltas.changed_input_keys(node, below)
@@ -120,7 +121,7 @@ def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], de
         return ctx.nothing("no key touched")
     names = {o: f"__k{i}" for i, o in enumerate(keys)}
     replace_keys(ctx, tree, changed_keys, names, None)
-    return Done("keys", f"{changed_keys.rows} keys recomputed")
+    return StepResult("keys", f"{changed_keys.rows} keys recomputed")
 
 
 def grouped_input(tree: Tree) -> Node:

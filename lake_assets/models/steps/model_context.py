@@ -17,6 +17,7 @@ from lake_assets.lake.foreign_errors import first_line, first_line_and_place
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.maintenance import source_column
 from lake_assets.models.operators.operator_rows import Rows
 from lake_assets.models.operators.query_tree import (
@@ -28,33 +29,16 @@ from lake_assets.models.sql.model_plan import ModelPlan, parse
 from lake_assets.models.sql.query_text import as_named, replace_tables, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.cost_estimate import Estimate, cost_property
-from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources
-from lake_assets.models.steps.model_writer import Writer
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.spark_frames import over
-from lake_assets.tables.table_ddl import columns_of
+from lake_assets.tables.writing.table_ddl import columns_of
+from lake_assets.tables.writing.table_writer import TableWriter
 
 
 class NotAcceptedError(ModelError):
     """Spark does not accept some SQL."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a step absorbed a change.
-
-    Attributes:
-        strategy: `retract`, `keys`, `ranges`, `full`, or `none` if no row changed.
-        why: what was done, and why.
-    """
-
-    strategy: str
-    why: str
-
-    def because(self, reason: str) -> Done:
-        """Return the same result with the reason for the strategy."""
-        return Done(self.strategy, f"{self.why}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -65,8 +49,8 @@ class ModelContext:
         plan: how the model is computed.
         sources: the sources at both ends of the window.
         frames: rows that are materialized during the step.
+        before: the model's table before the step; None: it does not exist.
         marks: the watermarks of the commit.
-        base: the watermarks before it.
         began: start of the step, in seconds since 1970.
         expected: the estimated cost.
         definition: fingerprint of the query and its declaration.
@@ -78,8 +62,8 @@ class ModelContext:
     plan: ModelPlan
     sources: Sources
     frames: Frames
+    before: Table | None
     marks: Watermarks
-    base: Watermarks
     began: float
     expected: Estimate
     definition: str
@@ -120,27 +104,28 @@ class ModelContext:
         except NotAcceptedError as e:
             raise in_own_words or e from e
 
-    def nothing(self, why: str) -> Done:
+    def nothing(self, why: str) -> StepResult:
         """Move only the watermarks."""
         self.writer("none").nothing()
-        return Done("none", why)
+        return StepResult("none", why)
 
     def columns_differ(self) -> bool:
         """Whether the query's columns no longer match the table's (a source's type or name changed)."""
         expected = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
         return expected != self.types
 
-    @cached_value
+    @property
     def table(self) -> Table:
-        """The table before the step."""
-        return self.lake.table(self.spec.table)
+        """The model's table, which exists."""
+        assert self.before is not None
+        return self.before
 
     @cached_value
     def types(self) -> dict[str, str]:
         """The table's columns."""
         return columns_of(self.lake, self.spec.table)
 
-    def writer(self, strategy: str, *, few: bool = False, compared: bool = False) -> Writer:
+    def writer(self, strategy: str, *, few: bool = False, compared: bool = False) -> TableWriter:
         """Return the writer of the table.
 
         Args:
@@ -149,14 +134,8 @@ class ModelContext:
             compared: whether all rows are compared with the stored ones.
         """
         properties = cost_property(strategy, self.expected, self.began, compared=compared)
-        return Writer(
-            self.lake, self.spec.table, self.types, self.marks, self.base, properties, self.frames, self.gate,
-            self.definition, few=few,
-        )  # fmt: skip
-
-    def commit_properties(self, strategy: str) -> dict[str, str]:
-        """Return further properties of the commit: the cost of the step."""
-        return cost_property(strategy, self.expected, self.began)
+        types = {} if self.before is None else self.types
+        return TableWriter(self.lake, self.spec.table, self.before, types, self.marks, self.gate, properties, few=few)
 
     def inner(self, tree: Tree, output: str) -> exp.Column:
         """Return the operators' column behind an output column, with its type in the table."""

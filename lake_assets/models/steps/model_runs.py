@@ -1,10 +1,9 @@
-"""Run a SQL model: absorb the changes of its sources in one commit that moves all of its watermarks."""
+"""The step of a SQL model: absorb the changes of its sources in one commit that moves all of its watermarks."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -20,37 +19,34 @@ from pyspark.errors import (
 )
 
 from lake_assets.capture import Capture, capture
-from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.errors import (
     DefinitionChangedError,
     HistoryError,
+    ModelError,
     UnsupportedCaptureError,
 )
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
+from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.full_result import full, make_table
 from lake_assets.models.steps.incremental import incremental, plan_with_types
-from lake_assets.models.steps.kept_frames import Frames
-from lake_assets.models.steps.model_context import Done, ModelContext, NotAcceptedError
+from lake_assets.models.steps.model_context import ModelContext, NotAcceptedError
 from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
 from lake_assets.models.steps.planned_models import needed_columns, planned
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.models.steps.written_changes import full_by_differences
-from lake_assets.tables.audits.audit_gate import Gate, forget_failed
-from lake_assets.tables.batch_limits import left_behind
-from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
+from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, missing_sources, window_of
-from lake_assets.tables.published import published
-from lake_assets.tables.spark_tuning import tuned_for
+from lake_assets.tables.pending_windows import Window, known_marks
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_ddl import check_owner_in
 
 log = logging.getLogger(__name__)
 
@@ -61,196 +57,105 @@ _OF_A_PART = (
 )  # fmt: skip
 
 
-def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = None, *, rebuild: str = "") -> Outcome:
-    """Update a model's table from its sources.
-
-    The sources' snapshots are fixed at the start, so a join reads them as of one moment.
-
-    Args:
-        lake: the lake.
-        spec: the model.
-        pins: the snapshots that other models of the same run have read, so that all of them read the same.
-        rebuild: why the table is rebuilt in full; empty if it is not.
-
-    Raises:
-        SnapshotExpiredError, TableReplacedError: see `next_of`.
-        MissingDataFileError: a file of a source is missing, and the table is declared to stop, or needs the file.
-        ModelError: the query is wrong for the current sources. Nothing is written.
-        DefinitionChangedError: the query has changed, and the model is declared to stop.
-        ConcurrentWriteError: the step lost a race to another run.
-        AuditFailedError: the new rows do not pass the audits. Nothing is published.
-    """
-    pins = pins or SnapshotPins()
-    return rebuilt_if_lost(spec, lambda reason: _absorb_sources(lake, spec, pins, reason), rebuild)
-
-
 @dataclass(frozen=True)
-class _Due:
-    """A step with something to do.
+class SqlModelStep(ModelStep[ModelSpec]):
+    """Maintaining the result of a query."""
 
-    Attributes:
-        tables: the sources.
-        target: the model's table; None if it does not exist yet.
-        windows: the window of each source.
-        begun: whether it continues from the table's contents.
-    """
-
-    tables: Mapping[TableId, Table]
-    target: Table | None
-    windows: Mapping[TableId, Window]
-    begun: bool
+    def check(self) -> None:
+        """Raise ModelError if the query cannot be used."""
+        self.spec.check()
 
     @property
-    def lost(self) -> str:
-        """Why the history of sources is lost; empty if it is not."""
-        return "; ".join(w.lost.why for w in self.windows.values() if w.lost)
+    def definition(self) -> str:
+        """A fingerprint of the query and its declaration."""
+        return definition(self.spec)
 
+    def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
+        """Whether the query is maintained from changes."""
+        return len(sources) == len(self.spec.sources) and planned(self.spec, sources).strategy != "full"
 
-def _due(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> _Due | Outcome:
-    """Return the step, or the outcome if there is nothing to do."""
-    name = str(spec.table)
-    loaded = {s: lake.find(s) for s in spec.sources}
-    target = lake.find(spec.table)
-    if missing := [s for s, table in loaded.items() if table is None]:
-        return Outcome(name, "waiting", why=missing_sources(target, missing))
-    tables = {s: table for s, table in loaded.items() if table is not None}
-    if target is not None:
-        check_owner_in(target, spec.table, spec.pipeline)
-    is_current = target is not None and is_same_query(target, spec)
-    windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
-    if begun and all(w.is_absorbed for w in windows.values()):
-        why = renamed_text({str(s): (tables[s], w.start) for s, w in windows.items()})
-        if why:
-            planned(spec, tables)  # a query that reads such a column fails now, not with the next change
-        return Outcome(name, "nothing", why=why)
-    if target is not None and not is_current and not rebuild and spec.on_query_change == "stop" and known_marks(target):
-        raise DefinitionChangedError(
-            f"{name} was built by another query, or with other partitions, and the model declares `on_query_change: "
-            f"stop`. Restore them, or run `lake-assets rebuild {name}` to compute the table by the new ones; with "
-            "`on_query_change: rebuild`, the next run does so"
-        )
-    return _Due(tables, target, windows, begun)
+    def limits(self, sources: Mapping[TableId, Table]) -> BatchSize:
+        """Return the declared limits; none if everything is computed anyway."""
+        if self.spec.batch.is_limited and planned(self.spec, sources).strategy != "full":
+            return self.spec.batch
+        return BatchSize()
 
+    def check_unchanged(self, sources: Mapping[TableId, Table]) -> None:
+        """Raise the error of a query that reads a renamed column now, not with the next change."""
+        planned(self.spec, sources)
 
-def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> Outcome:
-    began, clock = time.monotonic(), time.time()
-    due = _due(lake, spec, pins, rebuild)
-    if isinstance(due, Outcome):
-        return due
-    plan = planned(spec, due.tables)
-    forget_failed(lake, spec.table, due.target)
-    gate, base = Gate(lake, spec.table, spec.audits, plan.key), known_marks(due.target)
-    marks = {**base, **{str(s): w.head for s, w in due.windows.items()}}
-    with contextlib.ExitStack() as scope:
-        scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
+    def check_due(self, due: DueModel) -> None:
+        """Raise DefinitionChangedError if the query has changed, and the model is declared to stop."""
+        name, stops = self.spec.table, self.spec.on_query_change == "stop" and not due.rebuild
+        if stops and due.table is not None and not self.is_same_definition(due.table) and known_marks(due.table):
+            raise DefinitionChangedError(
+                f"{name} was built by another query, or with other partitions, and the model declares "
+                f"`on_query_change: stop`. Restore them, or run `lake-assets rebuild {name}` to compute the table by "
+                "the new ones; with `on_query_change: rebuild`, the next run does so"
+            )
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+        """Absorb the changes of all sources; errors name the file and line of the query."""
+        self.check()
+        try:
+            return super().absorb(lake, pins, rebuild=rebuild)
+        except ModelError as e:
+            raise located(e, self.spec.origin) from e
+        finally:
+            pins.changes.release(lake.spark, self.spec.table)
+
+    def compute(
+        self, lake: LakeBase, due: DueModel, pins: SnapshotPins, began: float, scope: contextlib.ExitStack
+    ) -> ComputedModel:
+        """Compute the touched rows of the result, or all of them."""
+        spec, plan = self.spec, planned(self.spec, due.sources)
+        gate = Gate(lake, spec.table, spec.audits, plan.key)
         captures = {
             s: scope.enter_context(_captured(lake, plan, w, begun=due.begun))
             for s, w in due.windows.items()
             if not (due.begun and w.is_absorbed)
         }
-        if rebuild:
+        if due.rebuild:
             for captured in captures.values():
                 captured.check_files()
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
         frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
-        sources = Sources(lake, due.tables, due.windows, captures, frames, needed, spec.table, pins.changes)
+        sources = Sources(lake, due.sources, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = estimate(
-            plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above,
-            readers=pins.changes.readers_of, target=due.target, operators=plan.operators, is_read=spec.is_read,
+            plan.strategy, due.windows, due.sources, captures, past_costs(due.table), spec.full_above,
+            readers=pins.changes.readers_of, target=due.table, operators=plan.operators, is_read=spec.is_read,
         )  # fmt: skip
-        ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
+        ctx = ModelContext(
+            lake, spec, plan, sources, frames, due.table, due.marks, began, expected, self.definition, gate
+        )
         if spec.audits:
             gate.check({f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
-        rebuilt = _create_or_rebuild(ctx, due, needed, rebuild)
-        done = rebuilt or _absorb(ctx)
-    log.info("%s: %s: %s (%s)", spec.table, done.strategy, done.why, expected)
-    details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
-    if plan.warnings:
-        details["warning"] = "; ".join(plan.warnings)
-    details |= left_behind(*due.windows.values())
-    return published(
-        lake, spec.table, absorbed, strategy=done.strategy, why=done.why, began=began, marks=marks,
-        base=None if rebuilt else base, former=due.target, gate=gate, details=details,
-    )  # fmt: skip
+        result = _create_or_rebuild(ctx, due, needed) or _absorb(ctx)
+        log.info("%s: %s: %s (%s)", spec.table, result.strategy, result.why, expected)
+        details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
+        if plan.warnings:
+            details["warning"] = "; ".join(plan.warnings)
+        return ComputedModel(result, absorbed, gate, details)
 
 
 def _create_or_rebuild(
-    ctx: ModelContext, due: _Due, needed: Mapping[TableId, Collection[str]], rebuild: str
-) -> Done | None:
+    ctx: ModelContext, due: DueModel, needed: Mapping[TableId, Collection[str]]
+) -> StepResult | None:
     """Create or rebuild the table; return None if its query and columns are unchanged."""
     # The types of the result follow from the query and its sources' schemas.
-    is_schema_kept = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.tables.items())
-    is_schema_kept = is_schema_kept and _has_own_columns(due.target)
-    replaced = [] if is_schema_kept or not due.begun else _replaced_columns(due.tables, due.windows, needed)
+    is_schema_kept = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.sources.items())
+    is_schema_kept = is_schema_kept and _has_own_columns(due.table)
+    replaced = [] if is_schema_kept or not due.begun else _replaced_columns(due.sources, due.windows, needed)
     if due.begun and not replaced and (is_schema_kept or not ctx.columns_differ()):
         return None
-    make_table(ctx, is_new=due.target is None)
-    if due.target is not None and (rebuild or due.lost):
-        return Done("rebuild", rebuild or due.lost)
+    make_table(ctx)
+    if due.table is not None and (due.rebuild or due.lost):
+        return StepResult("rebuild", due.rebuild or due.lost)
     if replaced:
-        return Done("full", f"the name {', '.join(replaced)} now belongs to another column")
-    if due.target is None:
-        return Done("full", "first run")
-    return Done("full", "the query, its sources or the columns of its table changed")
-
-
-def next_of(
-    lake: LakeBase,
-    spec: ModelSpec,
-    target: Table | None,
-    tables: Mapping[TableId, Table],
-    pins: SnapshotPins,
-    *,
-    rebuild: bool = False,
-) -> tuple[dict[TableId, Window], bool]:
-    """Return each source's window for the next step, and whether it continues from the table; reads metadata only.
-
-    Args:
-        lake: the lake.
-        spec: the model.
-        target: its table, if it exists.
-        tables: its sources.
-        pins: snapshots fixed by other models of the run; the pins of this step are added.
-        rebuild: whether the table is rebuilt in full.
-
-    Raises:
-        TableReplacedError, SnapshotExpiredError: see `windows_of`.
-    """
-    if rebuild:
-        windows = {s: Window(s, None, head_of(table)) for s, table in tables.items()}
-    else:
-        windows = windows_of(spec, target, tables)
-    begun = target is not None and is_same_query(target, spec) and continues(windows.values())
-    size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
-    return pins.pin(lake, windows, tables, size), begun
-
-
-def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
-    """Return the pending windows of a model's sources. Reads metadata only.
-
-    If the history of a source is lost, and the model is declared to be rebuilt or recomputes everything on each change
-    anyway, all windows start at the beginning.
-
-    Args:
-        spec: the model.
-        target: its table, if it exists.
-        tables: its existing sources.
-
-    Raises:
-        TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
-    """
-    windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
-    if not any(w.lost for w in windows.values()):
-        return windows
-    is_incremental = len(tables) == len(spec.sources) and planned(spec, tables).strategy != "full"
-    return started_again(spec, windows, may_stop=is_incremental)
-
-
-def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:
-    """Return the limits of a step: none if it computes everything anyway."""
-    if spec.batch.is_limited and planned(spec, tables).strategy != "full":
-        return spec.batch
-    return BatchSize()
+        return StepResult("full", f"the name {', '.join(replaced)} now belongs to another column")
+    if due.table is None:
+        return StepResult("full", "first run")
+    return StepResult("full", "the query, its sources or the columns of its table changed")
 
 
 def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) -> Capture:
@@ -263,7 +168,7 @@ def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) 
     return capture(lake, window.source, None, window.end)
 
 
-def _absorb(ctx: ModelContext) -> Done:
+def _absorb(ctx: ModelContext) -> StepResult:
     """Absorb the captured windows."""
     changed = {t for t, c in ctx.sources.captures.items() if not c.is_empty}
     if not changed:
@@ -286,7 +191,7 @@ def _absorb(ctx: ModelContext) -> Done:
         return full(ctx, f"the changes of a source cannot be determined: {e}")
 
 
-def _or_in_full(ctx: ModelContext, step: Callable[[], Done], failed: str) -> Done:
+def _or_in_full(ctx: ModelContext, step: Callable[[], StepResult], failed: str) -> StepResult:
     """Run a step; compute everything instead if Spark accepts the query, but not the step's SQL.
 
     Some types are not determined by a part of the query alone, some cannot be written in SQL, and a row that a
@@ -353,11 +258,6 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
     if model.strategy != "ranges" and (why := reason_all_rows_change(model.tree.root, changed)):
         return "full", why
     return model.strategy, model.why
-
-
-def is_same_query(target: Table, spec: ModelSpec) -> bool:
-    """Whether a table was built from the current query."""
-    return target.properties.get(FINGERPRINT_PROPERTY) == definition(spec)
 
 
 def definition(spec: ModelSpec) -> str:

@@ -19,14 +19,15 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.rows_in_memory import no_rows
+from lake_assets.models.operators.kept_frames import ONE_PIECE, Frame, Frames
 from lake_assets.models.operators.operator_rows import At
 from lake_assets.models.operators.query_tree import Scan
 from lake_assets.models.steps.cost_estimate import changed_rows
-from lake_assets.models.steps.kept_frames import ONE_PIECE, SIGN, Frame, Frames
 from lake_assets.models.steps.shared_changes import ChangeId, SharedChanges, SharedRows
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.spark_frames import new_name
 from lake_assets.tables.spark_tuning import is_small, planned_once
+from lake_assets.tables.writing.row_differences import SIGN
 
 _FLOATS = ("float", "double")
 _UNGROUPED = ("float", "double", "map<", "variant", "interval", "collate")

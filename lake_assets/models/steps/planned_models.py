@@ -10,10 +10,10 @@ from pyiceberg.table import Table
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.query_tree import Tree, scans
 from lake_assets.models.sql.model_plan import ModelPlan, plan
-from lake_assets.tables.table_ddl import KEY_PROPERTY
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, KEY_PROPERTY
 
 
 def planned(spec: ModelSpec, tables: Mapping[TableId, Table]) -> ModelPlan:

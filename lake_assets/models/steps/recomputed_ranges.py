@@ -11,6 +11,7 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
+from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.operator_rows import map_to_right, map_to_side, scan_sql, within
 from lake_assets.models.operators.query_tree import (
     Aggregate,
@@ -35,7 +36,6 @@ from lake_assets.models.operators.query_tree import (
     substitute,
     text,
 )
-from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources
 
 # Up to this many separate ranges are recomputed one by one; more are recomputed as a single range.

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lake_assets.lake import quote
+from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.operators.operator_deltas import Deltas
 from lake_assets.models.operators.operator_rows import KeyFilter, Rows, restricted
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.operators.row_identity import Identity
-from lake_assets.models.steps.kept_frames import SIGN, Frame, Frames
-from lake_assets.models.steps.model_writer import cast, net
-from lake_assets.tables.row_differences import incomparable
+from lake_assets.tables.writing.row_differences import SIGN, cast, incomparable, net
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,23 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote
+from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.maintenance import is_linear
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple
 from lake_assets.models.operators.query_tree import (
     Tree,
     scans,
 )
+from lake_assets.models.operators.retract import IN_DOUBT, RECOMPUTE, Retraction
 from lake_assets.models.steps.full_result import full_for_lost_rows
-from lake_assets.models.steps.kept_frames import Frame
-from lake_assets.models.steps.model_context import Done, ModelContext
-from lake_assets.models.steps.retract import IN_DOUBT, RECOMPUTE, Retraction
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.written_changes import replace_keys
 from lake_assets.tables.spark_frames import new_name
 from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
 
-def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> Done | None:
+def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> StepResult | None:
     """Absorb a few changed rows of one table in the query that reads them.
 
     Returns:
@@ -54,7 +55,7 @@ def adjust(
     below: str | None,
     frames: Mapping[str, DataFrame] | None = None,
     untouched: str = "no group touched",
-) -> Done:
+) -> StepResult:
     """Add inserted rows to the groups and subtract deleted ones; recompute groups in doubt.
 
     Args:
@@ -94,11 +95,11 @@ def adjust(
         return ctx.nothing(untouched)
     if not doubtful_count:
         ctx.writer(strategy, few=few).replace(rows_done, keys, at_most=touched_count)
-        return Done(strategy, f"{touched_count} groups adjusted")
+        return StepResult(strategy, f"{touched_count} groups adjusted")
     listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
     doubtful_keys = ctx.frames.measure(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
     replace_keys(ctx, tree, doubtful_keys, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
-    return Done(strategy, f"{touched_count} groups adjusted, {doubtful_count} of them recomputed")
+    return StepResult(strategy, f"{touched_count} groups adjusted, {doubtful_count} of them recomputed")
 
 
 def _is_sure(how: Retraction, change: Frame) -> bool:
@@ -107,7 +108,7 @@ def _is_sure(how: Retraction, change: Frame) -> bool:
     return bool(how.calls) and (how.is_counted or lost in (None, "0"))
 
 
-def _adjusted_by_merge(ctx: ModelContext, how: Retraction, change: Frame, keys: Sequence[str]) -> Done | None:
+def _adjusted_by_merge(ctx: ModelContext, how: Retraction, change: Frame, keys: Sequence[str]) -> StepResult | None:
     """Adjust groups in the MERGE that reads them; return None if nothing was written, as one has to be recomputed."""
     try:
         lost = ctx.writer(ctx.plan.strategy).adjust(change.frame, keys, how.clauses(ctx.types), change.rows)
@@ -115,7 +116,7 @@ def _adjusted_by_merge(ctx: ModelContext, how: Retraction, change: Frame, keys: 
         if IN_DOUBT not in str(e):
             raise
         return None
-    return full_for_lost_rows(ctx, lost) if lost else Done(ctx.plan.strategy, f"{change.rows} groups adjusted")
+    return full_for_lost_rows(ctx, lost) if lost else StepResult(ctx.plan.strategy, f"{change.rows} groups adjusted")
 
 
 def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.kept_frames import Bounds, Frame
+from lake_assets.models.operators.kept_frames import Bounds, Frame
 from lake_assets.models.steps.planned_models import columns_read
 from lake_assets.tables.spark_frames import new_name
 

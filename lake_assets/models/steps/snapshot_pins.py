@@ -14,11 +14,12 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import Watermark, parse_marks
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.shared_changes import SharedChanges
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 
 @dataclass

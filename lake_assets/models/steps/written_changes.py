@@ -8,13 +8,14 @@ from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote
 from lake_assets.lake.foreign_errors import is_unreadable
+from lake_assets.models.operators.kept_frames import ONE_PIECE, Frame
 from lake_assets.models.operators.operator_rows import KeyFilter
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
-from lake_assets.models.steps.kept_frames import FOUND, ONE_PIECE, SIGN, Frame
-from lake_assets.models.steps.model_context import Done, ModelContext
-from lake_assets.tables.row_differences import incomparable
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.spark_tuning import planned_once
+from lake_assets.tables.writing.row_differences import FOUND, incomparable
 
 
 def replace_keys(
@@ -57,7 +58,7 @@ def replace_keys(
     ctx.writer(strategy).replace(rows, keys)
 
 
-def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Done:
+def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> StepResult:
     """Write a change of the result; compute everything if rows to delete are missing in the table.
 
     Args:
@@ -70,32 +71,20 @@ def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Don
     if not key and (column := incomparable(ctx.types)):
         return full(ctx, f"rows without a key cannot be counted by column {column}")
     lost = writer.change(delta, key) if key else writer.count_copies(delta)
-    return full_for_lost_rows(ctx, lost) if lost else Done(strategy, what)
+    return full_for_lost_rows(ctx, lost) if lost else StepResult(strategy, what)
 
 
-def full_by_differences(ctx: ModelContext, why: str) -> Done:
+def full_by_differences(ctx: ModelContext, why: str) -> StepResult:
     """Compute everything, and write the rows that differ from the stored ones: so whatever reads the table sees only
     what changed."""
-    # Zeros of both signs are one key to a MERGE, but different values.
-    if incomparable(ctx.types) or any(ctx.types[k] in ("float", "double") for k in ctx.plan.key):
+    if incomparable(ctx.types):
         return full(ctx, why)
+    few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
     try:
-        lost = _write_differing_rows(ctx)
+        with planned_once(ctx.lake, when=few, as_one=True):
+            ctx.writer("full", few=few, compared=True).differences(ctx.query, ctx.plan.key)
     except Exception as e:
         if not is_unreadable(e, ctx.table.location()):
             raise
-        lost = "its stored rows cannot be read"
-    return full_for_lost_rows(ctx, lost) if lost else Done("full", why)
-
-
-def _write_differing_rows(ctx: ModelContext) -> str:
-    """Write the rows that differ; return why they were not written, empty if they were."""
-    few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
-    key, new, writer = ctx.plan.key, ctx.frames.view(ctx.query), ctx.writer("full", few=few, compared=True)
-    with planned_once(ctx.lake, when=few, as_one=True):
-        if not key:
-            writer.differences(f"SELECT * FROM {new}")
-            return ""
-        columns = ", ".join(map(quote, ctx.types))
-        delta = f"SELECT {columns}, 1 AS {SIGN} FROM {new} UNION ALL SELECT {columns}, -1 FROM {writer.name}"
-        return writer.change(delta, key)
+        return full_for_lost_rows(ctx, "its stored rows cannot be read")
+    return StepResult("full", why)

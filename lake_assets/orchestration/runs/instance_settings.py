@@ -10,7 +10,7 @@ from collections.abc import Collection
 import dagster as dg
 
 from lake_assets.orchestration._compat import PoolGranularity
-from lake_assets.orchestration.sensing.run_retries import shortened
+from lake_assets.orchestration.runs.run_retries import shortened
 
 WARNING = "InstanceSettingsWarning"
 

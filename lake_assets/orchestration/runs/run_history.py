@@ -6,7 +6,7 @@ import dagster as dg
 
 from lake_assets.orchestration._compat import BACKFILL_ID_TAG
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, REBUILD_TAG
-from lake_assets.orchestration.sensing.run_retries import PastRun
+from lake_assets.orchestration.runs.run_retries import PastRun
 
 # Fingerprints of the windows for which a run was requested.
 PENDING_TAG = "lake_assets/pending"

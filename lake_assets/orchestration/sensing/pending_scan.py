@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from lake_assets.errors import HistoryError, InputError, LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.orchestration.sensing.run_retries import Work, fingerprint
+from lake_assets.orchestration.runs.run_retries import Work, fingerprint
 from lake_assets.pipeline import Absorbed, SnapshotPins
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, also_read_by

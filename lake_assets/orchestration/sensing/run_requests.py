@@ -18,8 +18,8 @@ from lake_assets.orchestration.asset_names import (
     valid_name,
 )
 from lake_assets.orchestration.runs import run_history
+from lake_assets.orchestration.runs.run_retries import Decision, plan_id, run_key, shortened, with_downstream
 from lake_assets.orchestration.sensing.pending_scan import PendingTable, Size
-from lake_assets.orchestration.sensing.run_retries import Decision, plan_id, run_key, shortened, with_downstream
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec, after
 

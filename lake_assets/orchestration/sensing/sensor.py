@@ -23,10 +23,10 @@ from lake_assets.orchestration.dagster_partitions import has_unmarked, step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.runs import run_history
 from lake_assets.orchestration.runs.instance_settings import UNMONITORED, config_warnings
+from lake_assets.orchestration.runs.run_retries import Decision, Work, decide, fingerprint
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.orchestration.sensing.pending_scan import PendingTable, batches, measure, missing_sources, scan
 from lake_assets.orchestration.sensing.run_requests import Watch, checks_of, request
-from lake_assets.orchestration.sensing.run_retries import Decision, Work, decide, fingerprint
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
 

@@ -16,7 +16,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.raw.raw_tables import routes
+from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import spelled
 from lake_assets.models.model_spec import ModelSpec

@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.models.operators.query_tree import text
-from lake_assets.tables.spark_frames import checkpoint, over, temp_view
+from lake_assets.tables.spark_frames import checkpoint, computed, over, temp_view
+from lake_assets.tables.writing.row_differences import SIGN
 
-# Columns of rows in memory: 1 inserted, -1 deleted; true for a row to write, null for a deleted key.
-SIGN, FOUND = "__sign", "_found"
 MAX_LITERALS = 1_000
 # A broadcast table of this many rows takes tens of megabytes.
 MAX_BROADCAST = 500_000
@@ -241,8 +239,7 @@ class Frames:
             frames: the DataFrames that the SQL names.
         """
         frame = self.sql(rows, frames) if isinstance(rows, str) else rows
-        materialized, values = _observed(frame, [F.expr(f"{e} AS look{i}") for i, e in enumerate(aggregates)])
-        return materialized, [values[f"look{i}"] for i in range(len(aggregates))]
+        return computed(frame, *aggregates)
 
     def in_one_piece(self, rows: DataFrame) -> DataFrame:
         """Compute rows now; few rows become one partition, so that grouping them needs no shuffle."""
@@ -266,30 +263,14 @@ class Frames:
         kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if has_bounds(k)]
         aggregates = [
-            F.expr(f"{e} AS {name}{i}")
-            for i, (c, k) in enumerate(bounded)
-            for name, e in (
-                ("low", _leave(f"min({quote(c)})", k)),
-                ("high", _leave(f"max({quote(c)})", k)),
-                ("held", f"count({quote(c)})"),
-            )
+            e
+            for c, k in bounded
+            for e in (_leave(f"min({quote(c)})", k), _leave(f"max({quote(c)})", k), f"count({quote(c)})")
         ]
-        materialized, row = _observed(frame, [F.expr("count(*) AS n"), *aggregates])
+        materialized, (count, *found) = computed(frame, "count(*)", *aggregates)
+        looks = zip(*[iter(found)] * 3, strict=True)
         bounds = {
-            c: Bounds(k, row[f"low{i}"], row[f"high{i}"], row[f"held{i}"], (within or {}).get(c))
-            for i, (c, k) in enumerate(bounded)
+            c: Bounds(k, low, high, held, (within or {}).get(c))
+            for (c, k), (low, high, held) in zip(bounded, looks, strict=True)
         }
-        return Frame(self.view(materialized), row["n"], bounds, materialized)
-
-
-def _observed(frame: DataFrame, aggregates: Sequence[Column]) -> tuple[DataFrame, Mapping[str, Any]]:
-    """Compute rows and aggregates over them, in one job if possible."""
-    if isinstance(frame, ClassicDataFrame):
-        observation = Observation()
-        materialized = checkpoint(frame.observe(observation, *aggregates))
-        if values := observation.get:
-            return materialized, values
-    else:
-        # Spark Connect reports observations only for collected rows: the aggregation itself computes the rows.
-        materialized = checkpoint(frame, eager=False)
-    return materialized, materialized.agg(*aggregates).collect()[0].asDict()
+        return Frame(self.view(materialized), count, bounds, materialized)

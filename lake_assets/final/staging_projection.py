@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import PipelineError
 from lake_assets.final.column_selection import Item, select
-from lake_assets.final.events.declared_order import columns_of_order, sequence_of
+from lake_assets.final.declared_order import columns_of_order, sequence_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, FIRST_COPY, ROW, hash_of_row
 from lake_assets.formats import event_format
@@ -26,9 +26,7 @@ from lake_assets.formats.event_model import (
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import first_line
-from lake_assets.tables.table_ddl import (
-    columns_of,
-)
+from lake_assets.tables.writing.table_ddl import columns_of
 
 TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
 # Whether an event omits some source columns of a computed column: then its old value is outdated, and its new value

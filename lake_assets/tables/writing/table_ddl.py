@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, PrimitiveType
 from pyspark.sql import DataFrame
@@ -12,16 +14,19 @@ from pyspark.sql import DataFrame
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.metadata import metadata_commits
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
 from lake_assets.lake.names import literal
-from lake_assets.tables.commits import committing
 from lake_assets.tables.schema_changes import Change, Columns
 from lake_assets.tables.spark_frames import temp_view
+from lake_assets.tables.writing.publication import assignments, check_unchanged, committing
+from lake_assets.tables.writing.races import lost
+from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY
 
-KEY_PROPERTY = "lake-assets.key"
-# The declared key, of several, that a staging table uses.
-KEY_SET_PROPERTY = "lake-assets.key-set"
+if TYPE_CHECKING:
+    from lake_assets.tables.audits.audit_gate import Gate
+
 # Suffix of a column while it is renamed to a name that differs only in case.
 _RENAMING = "__renaming"
 
@@ -63,60 +68,104 @@ def create(
         return
     lake.ensure_namespace(table.namespace)
     body = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
-    definition = _definition(lake.location_of(table), pipeline, key, properties, partitioned_by)
+    definition = _definition(lake.location_of(table), definition_of(pipeline, key, properties), partitioned_by)
     lake.spark().sql(f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) {definition}")
     check_owner(lake, table, pipeline)
 
 
-def create_with(
+def replace_table(
     lake: LakeBase,
     table: TableId,
     rows: DataFrame,
-    marks: Watermarks,
+    marks: Watermarks | None,
+    properties: Mapping[str, str],
     *,
-    pipeline: str,
-    key: Sequence[str] = (),
-    properties: Mapping[str, str] | None = None,
+    before: Table | None,
+    gate: Gate | None = None,
+    sort_by: Sequence[str] = (),
     partitioned_by: str = "",
+    more: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a table from its first rows, in one commit with `marks`: it is never visible without them.
+    """Create a table of its first rows, or replace it by rows, in one commit: it is never visible without them.
+
+    Args:
+        lake: the lake.
+        table: the table.
+        rows: all of its rows.
+        marks: the watermarks of the commit; None: none.
+        properties: its properties; a replaced table keeps the others that it has.
+        before: the table as it was loaded when the step decided what to write; None: there was none.
+        gate: its audits.
+        sort_by: the columns by which files are sorted.
+        partitioned_by: SQL of its partition fields.
+        more: further properties of the commit.
 
     Raises:
-        ConcurrentWriteError: another run created the table first.
+        ConcurrentWriteError: another run has changed the table, or created it first. Replacing that one would take the
+            history from whatever has read it.
+        AuditFailedError: a blocking audit fails; the table is unchanged.
     """
     lake.ensure_namespace(table.namespace)
-    definition = _definition(lake.location_of(table), pipeline, key, properties, partitioned_by)
-    with temp_view(by_key(rows, key)) as view, committing(lake.spark(), table, marks):
-        lake.spark().sql(f"CREATE TABLE {lake.sql_name(table)} {definition} AS SELECT * FROM {view}")
+    if before is not None:
+        check_unchanged(table, before, lake.table(table))
+    if gate and gate.is_blocking:
+        rows = gate.audit_rows(rows)
+    create, place = ("CREATE", lake.location_of(table)) if before is None else ("CREATE OR REPLACE", None)
+    # A new table has no sort order yet.
+    rows = rows.sortWithinPartitions(*map(quote, sort_by)) if sort_by else rows
+    with temp_view(rows) as view, committing(lake.spark(), table, marks, more):
+        lake.spark().sql(
+            f"{create} TABLE {lake.sql_name(table)} {_definition(place, properties, partitioned_by)} "
+            f"AS SELECT * FROM {view}"
+        )
+    sort_files(lake, table, sort_by)
 
 
-def by_key(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Sort the rows of each task by the key, since a new table has no sort order yet."""
-    return rows.sortWithinPartitions(*map(quote, key)) if key else rows
-
-
-def _definition(
-    location: str | None, pipeline: str, key: Sequence[str], properties: Mapping[str, str] | None, partitioned_by: str
-) -> str:
-    """Return SQL of a table's format, location, partitioning and properties."""
-    all_properties = {
+def definition_of(pipeline: str, key: Sequence[str], properties: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the properties of a new table."""
+    return {
         **DEFAULT_PROPERTIES,
         PIPELINE_PROPERTY: pipeline,
         KEY_PROPERTY: json.dumps(list(key)),
         **(properties or {}),
     }
-    assignments = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in all_properties.items())
+
+
+def sort_files(lake: LakeBase, table: TableId, columns: Sequence[str]) -> None:
+    """Make writers sort the rows within a file.
+
+    If a step is killed before this call, no later step repeats it: only the order of rows within files depends on it.
+    """
+    if columns:
+        by = ", ".join(map(quote, columns))
+        lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} WRITE LOCALLY ORDERED BY {by}")
+
+
+def _definition(location: str | None, properties: Mapping[str, str], partitioned_by: str) -> str:
+    """Return SQL of a table's format, location, partitioning and properties."""
     partitioning = f"PARTITIONED BY ({partitioned_by}) " if partitioned_by else ""
     place = f"LOCATION {literal(location)} " if location else ""
-    return f"USING iceberg {partitioning}{place}TBLPROPERTIES ({assignments})"
+    settings = f"TBLPROPERTIES ({assignments(properties)})" if properties else ""
+    return f"USING iceberg {partitioning}{place}{settings}"
 
 
 def set_properties(lake: LakeBase, table: TableId, properties: Mapping[str, str]) -> None:
-    """Set properties of a table, except for those that already have the value."""
-    existing = lake.table(table).properties
-    if changed := {k: v for k, v in properties.items() if existing.get(k) != v}:
-        assignments = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in changed.items())
-        lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({assignments})")
+    """Set properties of a table that its rows do not depend on, except for those that already have the value.
+
+    Raises:
+        ConcurrentWriteError: every attempt lost a race to another writer.
+    """
+    loaded = lake.table(table)
+    changed = {k: v for k, v in properties.items() if loaded.properties.get(k) != v}
+    if not changed:
+        return
+    if not metadata_commits.can_commit(lake.catalog):
+        lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({assignments(changed)})")
+        return
+    try:
+        metadata_commits.commit(loaded, lambda m: {**m, "properties": {**m.get("properties", {}), **changed}})
+    except (metadata_commits.MovedError, CommitFailedException) as e:
+        raise lost(table, e) from e
 
 
 def check_owner(lake: LakeBase, table: TableId, pipeline: str) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.capture import capture
-from lake_assets.errors import ConcurrentWriteError, SnapshotExpiredError
+from lake_assets.errors import SnapshotExpiredError
 from lake_assets.formats import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
@@ -79,21 +78,6 @@ def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
         with raw.update_schema() as update:
             update.add_column("transaction", StringType(), RAW_SCHEMA.find_field("transaction").doc)
     return raw
-
-
-def record_landing(raw: Table, folder: Path) -> None:
-    """Store the landing folder as a property of the raw table.
-
-    Raises:
-        ConcurrentWriteError: another writer was quicker.
-    """
-    if raw.properties.get(LANDING_PROPERTY) == str(folder):
-        return
-    try:
-        with raw.transaction() as transaction:
-            transaction.set_properties({LANDING_PROPERTY: str(folder)})
-    except CommitFailedException as e:
-        raise ConcurrentWriteError(f"{'.'.join(raw.name())}: another process landed files at the same time") from e
 
 
 def routes(lake: LakeBase, table: TableId) -> list[SourceTable]:

@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import PrimitiveType
 
-from lake_assets.lake.metadata.metadata_json import decode
+from lake_assets.lake.metadata_json import decode
 
 _NAME = "variant"
 # Properties that name a type in a schema: of a field, a list's elements, a map's keys and values.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
-from lake_assets.capture.capture_planning import Plan
 from lake_assets.capture.field_ranges import ANYTHING, FieldRange, field_ranges
 from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.deletion_vectors import is_vector
 from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry
+from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds
 
 

@@ -16,7 +16,7 @@ from lake_assets.lake import quote
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.query_tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 from lake_assets.models.operators.stability import Doubt, doubt, state, worst
-from lake_assets.models.steps.kept_frames import FOUND, SIGN
+from lake_assets.tables.writing.row_differences import FOUND, SIGN
 
 # The text of the error of a MERGE that would adjust a group in doubt.
 IN_DOUBT = "lake_assets: a group has to be recomputed"

@@ -1,0 +1,285 @@
+"""The step of a model, whatever computes it: find what is due, compute, publish in one commit with all watermarks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+from pyiceberg.table import Table
+
+from lake_assets.capture.renamed_columns import renamed_text
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.tables.audits.audit_gate import Gate, forget_failed
+from lake_assets.tables.batch_limits import left_behind
+from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
+from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, window_of
+from lake_assets.tables.published import published
+from lake_assets.tables.spark_tuning import tuned_for
+from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.table_step import REQUESTED, Loaded, TableStep, loaded
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
+
+
+class DeclaredModel(Protocol):
+    """The declaration of a model."""
+
+    @property
+    def table(self) -> TableId:
+        """The table."""
+        ...
+
+    @property
+    def sources(self) -> tuple[TableId, ...]:
+        """The tables whose changes it absorbs."""
+        ...
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline that owns the table."""
+        ...
+
+    @property
+    def batch(self) -> BatchSize:
+        """The limits of a step."""
+        ...
+
+    @property
+    def on_gap(self) -> Literal["stop", "rebuild"]:
+        """What to do if the absorbed snapshot of a source has expired."""
+        ...
+
+    @property
+    def on_replaced(self) -> Literal["stop", "rebuild"]:
+        """What to do if a source was replaced by another table."""
+        ...
+
+
+M = TypeVar("M", bound=DeclaredModel)
+
+
+@dataclass(frozen=True)
+class DueModel(Loaded):
+    """A model's step with something to do.
+
+    Attributes:
+        windows: the window of each source whose changes it absorbs.
+        begun: whether it continues from the table's contents.
+        rebuild: why the table is rebuilt; empty: it is not, or only since its history is lost.
+    """
+
+    windows: Mapping[TableId, Window]
+    begun: bool
+    rebuild: str
+
+    @property
+    def lost(self) -> str:
+        """Why the history of sources is lost; empty if it is not."""
+        return "; ".join(w.lost.why for w in self.windows.values() if w.lost)
+
+    @property
+    def marks(self) -> Watermarks:
+        """The watermarks of the step's commit."""
+        heads = {s: w.head for s, w in self.windows.items()}
+        read = {str(t): heads.get(t) or head_of(table) for t, table in self.sources.items()}
+        return {**known_marks(self.table), **read}
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did.
+
+    Attributes:
+        strategy: how the change was applied; `none` if no row changed.
+        why: what was done, and why, for people.
+    """
+
+    strategy: str
+    why: str
+
+    def because(self, reason: str) -> StepResult:
+        """Return the same result with the reason for the strategy."""
+        return StepResult(self.strategy, f"{self.why}: {reason}")
+
+
+@dataclass(frozen=True)
+class ComputedModel:
+    """A model whose rows are written.
+
+    Attributes:
+        result: what was done.
+        absorbed: the absorbed windows.
+        gate: its audits.
+        details: anything else worth showing.
+    """
+
+    result: StepResult
+    absorbed: tuple[Absorbed, ...]
+    gate: Gate
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelStep(TableStep[M]):
+    """Maintaining the rows that a model computes from its sources."""
+
+    @property
+    @abstractmethod
+    def definition(self) -> str:
+        """A fingerprint of what the rows depend on, besides the sources."""
+
+    @abstractmethod
+    def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
+        """Whether a step over these windows reads changes: otherwise lost history does not stop it."""
+
+    @abstractmethod
+    def compute(
+        self, lake: LakeBase, due: DueModel, pins: SnapshotPins, began: float, scope: contextlib.ExitStack
+    ) -> ComputedModel:
+        """Compute the rows and write them, with the watermarks `due.marks`.
+
+        Args:
+            lake: the lake.
+            due: the step.
+            pins: the snapshots that other models of the run have read, and the changes that they share.
+            began: start of the step, in seconds since 1970.
+            scope: captures and rows in memory live until it is closed.
+        """
+
+    @property
+    def lookups(self) -> tuple[TableId, ...]:
+        """The tables that it reads at their current snapshots."""
+        return ()
+
+    def limits(self, sources: Mapping[TableId, Table]) -> BatchSize:
+        """Return the limits of a step that continues from the table."""
+        return self.spec.batch
+
+    def check_due(self, due: DueModel) -> None:
+        """Raise an error if the table may not be computed otherwise than before."""
+        return
+
+    def check_unchanged(self, sources: Mapping[TableId, Table]) -> None:
+        """Raise the error of a query that no longer fits its sources, though there is nothing to absorb."""
+        return
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return one window per source."""
+        return list(self.windows_of(table, sources).values())
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return windows up to snapshots that agree with each other and with other models of the run."""
+        return list(self.next_of(lake, table, sources, pins)[0].values())
+
+    def windows_of(self, table: Table | None, sources: Mapping[TableId, Table]) -> dict[TableId, Window]:
+        """Return the pending windows of the sources. Reads metadata only.
+
+        If the history of a source is lost, and the model is declared to be rebuilt or recomputes everything on each
+        change anyway, all windows start at the beginning.
+
+        Args:
+            table: the model's table, if it exists.
+            sources: the tables that it reads, as far as they exist.
+
+        Raises:
+            TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to
+                stop.
+        """
+        spec = self.spec
+        windows = {s: window_of(spec.table, table, s, sources[s]) for s in spec.sources if s in sources}
+        if not any(w.lost for w in windows.values()):
+            return windows
+        return started_again(spec, windows, may_stop=self.needs_history(windows, sources))
+
+    def next_of(
+        self,
+        lake: LakeBase,
+        table: Table | None,
+        sources: Mapping[TableId, Table],
+        pins: SnapshotPins,
+        *,
+        rebuild: bool = False,
+    ) -> tuple[dict[TableId, Window], bool]:
+        """Return each source's window for the next step, and whether it continues from the table; reads metadata only.
+
+        Args:
+            lake: the lake.
+            table: the model's table, if it exists.
+            sources: the tables that it reads.
+            pins: snapshots fixed by other models of the run; the pins of this step are added.
+            rebuild: whether the table is rebuilt in full.
+
+        Raises:
+            TableReplacedError, SnapshotExpiredError: see `windows_of`.
+        """
+        if rebuild:
+            windows = {s: Window(s, None, head_of(sources[s])) for s in self.spec.sources}
+        else:
+            windows = self.windows_of(table, sources)
+        begun = self.is_same_definition(table) and continues(windows.values())
+        is_pending = not all(w.is_absorbed for w in windows.values())
+        size = self.limits(sources) if begun and is_pending else BatchSize()
+        return pins.pin(lake, windows, {s: sources[s] for s in windows}, size), begun
+
+    def is_same_definition(self, table: Table | None) -> bool:
+        """Whether a table was built by the current definition."""
+        return table is not None and table.properties.get(FINGERPRINT_PROPERTY) == self.definition
+
+    def due(self, lake: LakeBase, pins: SnapshotPins, rebuild: str) -> DueModel | Outcome:
+        """Return the step, or the outcome if there is nothing to do.
+
+        Args:
+            lake: the lake.
+            pins: see `next_of`.
+            rebuild: why the table is rebuilt in full; empty if it is not.
+        """
+        found = loaded(lake, self.spec, self.lookups)
+        if isinstance(found, Outcome):
+            return found
+        windows, begun = self.next_of(lake, found.table, found.sources, pins, rebuild=bool(rebuild))
+        if begun and all(w.is_absorbed for w in windows.values()):
+            why = renamed_text({str(s): (found.sources[s], w.start) for s, w in windows.items()})
+            if why:
+                self.check_unchanged(found.sources)
+            return Outcome(str(self.spec.table), "nothing", why=why)
+        due = DueModel(found.table, found.sources, windows, begun, rebuild)
+        self.check_due(due)
+        return due
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+        """Absorb the changes of all sources, as of snapshots that are fixed at the start.
+
+        Raises:
+            SnapshotExpiredError, TableReplacedError, MissingDataFileError: the history of a source is lost.
+            ModelError: the model is wrong for its current sources. Nothing is written.
+            DefinitionChangedError: the query has changed, and the model is declared to stop.
+            KeyMissingError: two of its rows share a declared key.
+            ConcurrentWriteError: the step lost a race to another run.
+            AuditFailedError: the new rows do not pass the audits. Nothing is published.
+        """
+        with pins.release_on_failure():
+            return rebuilt_if_lost(self.spec, lambda why: self._absorb(lake, pins, why), REQUESTED if rebuild else "")
+
+    def _absorb(self, lake: LakeBase, pins: SnapshotPins, rebuild: str) -> Outcome:
+        began, clock = time.monotonic(), time.time()
+        due = self.due(lake, pins, rebuild)
+        if isinstance(due, Outcome):
+            return due
+        table = self.spec.table
+        forget_failed(lake, table, due.table)
+        with contextlib.ExitStack() as scope:
+            scope.enter_context(tuned_for(lake, (table, *due.sources)))
+            done = self.compute(lake, due, pins, clock, scope)
+        details: dict[str, Any] = {**done.details, **left_behind(*due.windows.values())}
+        return published(
+            lake, table, done.absorbed, strategy=done.result.strategy, why=done.result.why, began=began,
+            marks=due.marks, former=due.table, gate=done.gate, details=details,
+        )  # fmt: skip

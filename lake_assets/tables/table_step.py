@@ -1,0 +1,173 @@
+"""One protocol for the steps of every table: find pending changes, absorb them, rebuild the table, replay rejects.
+
+Each kind of table has a class of its own, beside the code that computes its rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from pyiceberg.table import Table
+
+from lake_assets.errors import LOST_FILE_ADVICE
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.pending_windows import Window, missing_sources
+from lake_assets.tables.writing.table_ddl import check_owner_in
+
+if TYPE_CHECKING:
+    from lake_assets.models.steps.snapshot_pins import SnapshotPins
+
+
+class Declared(Protocol):
+    """The declaration of a table."""
+
+    @property
+    def table(self) -> TableId:
+        """The table."""
+        ...
+
+    @property
+    def sources(self) -> tuple[TableId, ...]:
+        """The tables whose changes it absorbs."""
+        ...
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline that owns the table."""
+        ...
+
+
+S = TypeVar("S", bound=Declared)
+
+EmptySources = Literal["always", "emptied", "ignored"]
+REQUESTED = "a rebuild was requested"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The tables of a step, as they are when it begins.
+
+    Attributes:
+        table: the written table; None: it does not exist yet.
+        sources: the tables that it reads.
+    """
+
+    table: Table | None
+    sources: Mapping[TableId, Table]
+
+
+def loaded(lake: LakeBase, spec: Declared, lookups: Iterable[TableId] = ()) -> Loaded | Outcome:
+    """Load the tables of a step, or return the outcome of one whose sources are missing.
+
+    Raises:
+        TableClaimedError: the table belongs to another pipeline.
+    """
+    table, sources = lake.find(spec.table), {s: lake.find(s) for s in (*spec.sources, *lookups)}
+    if missing := [s for s, found in sources.items() if found is None]:
+        return Outcome(str(spec.table), "waiting", why=missing_sources(table, missing))
+    if table is not None:
+        check_owner_in(table, spec.table, spec.pipeline)
+    return Loaded(table, {s: found for s, found in sources.items() if found is not None})
+
+
+@dataclass(frozen=True)
+class TableStep(ABC, Generic[S]):
+    """The operations of a pipeline on one table.
+
+    Attributes:
+        spec: the table.
+        is_only_writer: whether only a pipeline's steps write the table. Landing appends through PyIceberg.
+        has_rejects: whether records can be rejected by the step, and read again later.
+        brings_tables: whether a step may find new source tables that match a pattern of the pipeline.
+        empty_sources: when a source without a snapshot is absorbed: `always`; if it was `emptied` since the last step;
+            or never (`ignored`), for the pipeline's own raw and staging tables.
+    """
+
+    spec: S
+    is_only_writer: ClassVar[bool] = True
+    has_rejects: ClassVar[bool] = False
+    brings_tables: ClassVar[bool] = False
+    empty_sources: ClassVar[EmptySources] = "always"
+
+    def is_due(self, window: Window) -> bool:
+        """Whether a step has something to absorb from a source."""
+        if window.head.snapshot is not None or self.empty_sources == "always":
+            return not window.is_absorbed
+        return self.empty_sources == "emptied" and bool(window.start or window.lost)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The engines that a step needs in addition to PyIceberg, for Dagster."""
+        return ("spark",)
+
+    @property
+    def code(self) -> tuple[str, int] | None:
+        """The file and line of code that computes the rows, if it is not the pipeline's YAML."""
+        return None
+
+    @property
+    def written_tables(self) -> tuple[TableId, ...]:
+        """The tables that a step commits to."""
+        return (self.spec.table,)
+
+    def new_files(self, lake: LakeBase) -> list[Path]:
+        """Return the files of a landing folder that are due."""
+        return []
+
+    def check(self) -> None:
+        """Raise the error with which each step of the table fails, whatever is pending."""
+        return
+
+    @abstractmethod
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return the pending window of each source. Reads metadata only.
+
+        Args:
+            lake: the lake.
+            table: the table; None: it does not exist yet.
+            sources: its existing sources.
+
+        Raises:
+            HistoryError: the history of a source is lost, and the table is declared to stop.
+        """
+
+    @abstractmethod
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return the part of `windows` that the next step absorbs, if batches are limited.
+
+        Args:
+            lake: the lake.
+            table: the table; None: it does not exist yet.
+            sources: all of its sources.
+            pins: snapshots that earlier models of the run have fixed; this step adds its own.
+        """
+
+    @abstractmethod
+    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+        """Absorb pending changes, in one commit that moves the watermark.
+
+        Args:
+            lake: the lake.
+            pins: snapshots that earlier models of the run have fixed.
+            rebuild: whether to compute the table from the current contents of its sources.
+        """
+
+    @property
+    def why_not_rebuilt(self) -> str:
+        """The reason why the table cannot be rebuilt from its sources; empty: it can."""
+        return ""
+
+    def replay(self, lake: LakeBase) -> Outcome:
+        """Read rejected records again, and insert those that can be read now."""
+        return Outcome(str(self.spec.table), "nothing")
+
+    def lost_file_advice(self, table: TableId) -> str:
+        """Return how to recover from a lost file of a table that the step reads or writes."""
+        return LOST_FILE_ADVICE

@@ -1,0 +1,37 @@
+"""Change a table that no step computes, such as that of rejected records, in place.
+
+Several steps change it at once, each its own rows. So nothing is published through a branch: Iceberg lets commits pass
+that touch other rows, and each change can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.tables.spark_frames import new_name, over
+from lake_assets.tables.writing.races import as_race
+
+
+def merge_in_place(lake: LakeBase, table: TableId, rows: DataFrame, on: str, clauses: Sequence[str]) -> None:
+    """MERGE rows, `s`, into a table, `t`.
+
+    Raises:
+        ConcurrentWriteError: another writer changed the same rows.
+    """
+    source = new_name()
+    with as_race(table):
+        sql = f"MERGE INTO {lake.sql_name(table)} t USING {source} s ON {on} {' '.join(clauses)}"
+        over(lake.spark(), sql, {source: rows})
+
+
+def delete_in_place(lake: LakeBase, table: TableId, where: str) -> None:
+    """Delete the rows of a table that meet a condition.
+
+    Raises:
+        ConcurrentWriteError: another writer changed the same rows.
+    """
+    with as_race(table):
+        lake.spark().sql(f"DELETE FROM {lake.sql_name(table)} WHERE {where}")

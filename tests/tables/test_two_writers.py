@@ -1,0 +1,290 @@
+"""Every kind of table, every way to write it, disturbed at each point of a step: whatever happens, no wrong row stays.
+
+A step is run again and again, and at each of its writes in turn, once before and once after it, and before its looks into
+the catalog, something else happens: another deployment runs another declaration of the table, the same step runs a second time, another program compacts
+the table, the process ends. Then both declarations are run to their end in turn, and each time the table has to hold
+the rows of the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from lake_assets import Changes, Lake, Pipeline, model
+from lake_assets.errors import AuditFailedError, ConcurrentWriteError
+from lake_assets.lake import TableId
+from lake_assets.lake.caching_catalog import CachingSqlCatalog
+from lake_assets.models.python.python_model import PythonModel
+from lake_assets.pipeline import step_retries
+from lake_assets.pipeline.verification import verify
+from tests.support.kills import Killed, Points
+from tests.support.people import AGES, CITIES, OLDEST, RANKED, SPAN, People
+
+
+@model("agg.merged", write="merge", key="id")
+def merged(people: Changes) -> Any:
+    rows = people.feed(["id"]).where("_change_type <> 'update_before'")
+    return rows.selectExpr("id", "city", "_change_type = 'delete' AS _deleted")
+
+
+@model("agg.merged", write="merge", key="id")
+def merged_otherwise(people: Changes) -> Any:
+    rows = people.feed(["id"]).where("_change_type <> 'update_before'")
+    return rows.selectExpr("id", "concat(city, '!') AS city", "_change_type = 'delete' AS _deleted")
+
+
+@model("agg.by_city", write="replace-keys", key="city", replace="city")
+def by_city(people: Changes) -> Any:
+    return people.affected().groupBy("city").count()
+
+
+@model("agg.by_city", write="replace-keys", key="city", replace="city")
+def by_city_otherwise(people: Changes) -> Any:
+    return people.affected().groupBy("city").count().selectExpr("city", "count + 100 AS count")
+
+
+@model("agg.total", write="overwrite")
+def total(people: Changes) -> Any:
+    return people.table.selectExpr("count(*) AS n")
+
+
+@model("agg.total", write="overwrite")
+def total_otherwise(people: Changes) -> Any:
+    return people.table.selectExpr("count(*) + 100 AS n")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table and two declarations of it.
+
+    Attributes:
+        old, new: settings of `final.people`, or a model.
+        on: settings that both have.
+    """
+
+    table: str
+    old: Any
+    new: Any
+    on: Mapping[str, Any] = field(default_factory=dict)
+
+    def declare(self, world: World, which: str, **more: Any) -> None:
+        """Declare the table in one of the two ways."""
+        declared = getattr(self, which)
+        if isinstance(declared, PythonModel):
+            world.declare(**self.on)
+            world.python = declared
+        elif "sql" in declared:
+            world.declare({**declared, **more}, **self.on)
+        else:
+            world.declare(**self.on, **declared, **more)
+
+
+def other(sql_model: Mapping[str, Any], old: str, new: str) -> Case:
+    assert old in sql_model["sql"]
+    return Case(sql_model["name"], dict(sql_model), {**sql_model, "sql": sql_model["sql"].replace(old, new)})
+
+
+CASES = {
+    "rows": Case("final.people", {}, {"deletes": "soft"}),
+    "versions": Case("final.people", {"track": ["city"]}, {"track": ["age"]}, {"mode": "scd2"}),
+    "partitions": Case(
+        "final.people", {}, {"deletes": "soft"}, {"partition_by": "city", "write": "overwrite-partitions"}
+    ),
+    "inserts": Case("final.people", {}, {"columns": ["id", "city"]}, {"mode": "append", "on_change": "ignore"}),
+    "events": Case("staging.people", {}, {"types": {"age": "int"}}),
+    "groups": other(CITIES, "count(*)", "count(*) + 100"),
+    "recomputed groups": other(OLDEST, "max(age)", "min(age)"),
+    "copies": other(AGES, "city, age", "city, age + 100 AS age"),
+    "ranges": other(SPAN, "count(*)", "count(*) + 100"),
+    "everything": other(RANKED, "ORDER BY id", "ORDER BY id DESC"),
+    "merged": Case("agg.merged", merged, merged_otherwise),
+    "replaced": Case("agg.by_city", by_city, by_city_otherwise),
+    "overwritten": Case("agg.total", total, total_otherwise),
+}
+WAYS = ("change", "rebuild")
+OFTEN = {("copies", "rebuild")}
+
+
+class World(People):
+    """A stream of people, one table of them, and a step of it that something happens to."""
+
+    def __init__(self, lake: Lake, case: Case, points: Points) -> None:
+        self.python: PythonModel | None = None
+        super().__init__(lake, inserts="mode" in case.on and case.on["mode"] == "append")
+        self.case, self.points, self.other = case, points, Lake(lake.config)
+
+    def declare(self, *models: Mapping[str, Any], **declared: Any) -> None:
+        super().declare(*models, **declared)
+        self.python = None
+
+    @property
+    def pipeline(self) -> Pipeline:
+        config = self.feed.pipeline.config
+        return Pipeline(config, models=[self.python] if self.python else ())
+
+    def spec(self) -> Any:
+        return next(s for s in self.pipeline.specs(self.lake) if str(s.table) == self.case.table)
+
+    def arrive(self) -> None:
+        """Something changes, and the tables upstream know it."""
+        self.land()
+        upstream = ["raw.events", "staging.people", "final.people"]
+        if self.case.table in upstream:
+            upstream = upstream[: upstream.index(self.case.table)]
+        assert {o.error for o in self.pipeline.run(self.lake, set(upstream))} == {None}
+
+    def step(self, way: str, lake: Lake | None = None) -> None:
+        """One attempt of a step."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(step_retries, "ATTEMPTS", 1)
+            step_retries.absorb(lake or self.lake, self.spec(), rebuild=way == "rebuild")
+
+    def settle(self, which: str) -> None:
+        """Run everything by a declaration, until nothing is left to do: the table equals it then."""
+        self.case.declare(self, which)
+        assert {o.error for o in self.pipeline.run(self.lake)} == {None}
+        assert self.pipeline.pending(self.lake) == []
+        if self.case.table.startswith("agg."):
+            found = verify(self.lake, self.spec())
+            assert found.equal, (which, found)
+        else:
+            self.check()
+
+
+@pytest.fixture
+def points(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
+    """Points at looks into the catalog as well."""
+    load = CachingSqlCatalog.load_table
+
+    def looked(catalog: CachingSqlCatalog, identifier: Any) -> Any:
+        points.cross("a look")
+        return load(catalog, identifier)
+
+    monkeypatch.setattr(CachingSqlCatalog, "load_table", looked)
+    return points
+
+
+def disturbed(world: World, way: str, meanwhile: Callable[[], None], every: int = 4) -> list[str]:
+    """Run a step by the old declaration until something has happened at each of its points; return these.
+
+    Args:
+        world: the tables.
+        way: how the table is written.
+        meanwhile: what happens.
+        every: of the looks into the catalog, it happens at each n-th.
+    """
+    case, seen = world.case, list[str]()
+    for which in ("old", "new", "old"):
+        world.arrive() if world.log else world.land()
+        world.settle(which)
+    happened: list[str] = []
+
+    looks = 0
+
+    def at(point: str) -> None:
+        nonlocal looks
+        if point == "a look":
+            looks += 1
+            point = f"look {looks}"
+            if looks % every:
+                return
+        if not happened and point not in seen:
+            happened.append(point)
+            meanwhile()
+
+    while True:
+        happened.clear()
+        looks = 0
+        case.declare(world, "old")
+        if way == "change":
+            world.arrive()
+        world.points.hook = at
+        try:
+            world.step(way)
+        except (ConcurrentWriteError, Killed):
+            assert happened, "a step alone loses no race"
+        finally:
+            world.points.hook, world.points.armed, world.points.ended = None, False, False
+        if not happened:
+            world.settle("old")
+            return seen
+        seen += happened
+        try:
+            world.settle("new")
+            world.settle("old")
+        except AssertionError as e:
+            raise AssertionError(f"{happened[0]}: {e}") from e
+
+
+def cases(often: set[tuple[str, str]] | None = None) -> list[Any]:
+    """All cases, `often` ones also in the default run; None: those of rebuilds that differ from each other."""
+    return [
+        pytest.param(name, way, marks=() if (name, way) in (often or ()) else pytest.mark.long)
+        for name in CASES
+        for way in WAYS
+        if way == "change" or often or name in ("rows", "events", "copies", "merged")
+    ]
+
+
+@pytest.mark.parametrize(("name", "way"), cases(OFTEN))
+def test_another_declaration_meanwhile(
+    request: pytest.FixtureRequest, lake: Lake, points: Points, name: str, way: str
+) -> None:
+    case, is_long = CASES[name], request.node.get_closest_marker("long") is not None
+    world = World(lake, case, points)
+
+    def run_the_other() -> None:
+        case.declare(world, "new")
+        step_retries.absorb(world.other, world.spec())
+        case.declare(world, "old")
+
+    assert len(disturbed(world, way, run_the_other, every=1 if is_long else 5)) > 1
+
+
+@pytest.mark.parametrize(("name", "way"), cases())
+def test_the_same_step_meanwhile(lake: Lake, points: Points, name: str, way: str) -> None:
+    world = World(lake, CASES[name], points)
+    assert len(disturbed(world, way, lambda: world.step(way, world.other))) > 1
+
+
+@pytest.mark.parametrize(("name", "way"), cases())
+def test_a_compaction_meanwhile(lake: Lake, points: Points, name: str, way: str) -> None:
+    world = World(lake, CASES[name], points)
+    call = f"CALL lake.system.rewrite_data_files(table => '{CASES[name].table}', options => map('rewrite-all', 'true'))"
+    assert len(disturbed(world, way, lambda: world.other.spark().sql(call) and None)) > 1
+
+
+@pytest.mark.parametrize(("name", "way"), cases())
+def test_the_end_of_the_process(lake: Lake, points: Points, name: str, way: str) -> None:
+    world = World(lake, CASES[name], points)
+
+    def end() -> None:
+        # What is killed does nothing any more.
+        world.points.armed = world.points.ended = True
+        raise Killed
+
+    assert len(disturbed(world, way, end)) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [p for p in cases() if p.values[0] not in ("events", "merged", "replaced", "overwritten")]
+)
+def test_an_audit_that_fails(lake: Lake, points: Points, name: str, way: str) -> None:
+    case = CASES[name]
+    world = World(lake, case, points)
+    for which in ("old", "new", "old"):
+        world.arrive() if world.log else world.land()
+        world.settle(which)
+    world.arrive()
+    case.declare(world, "old", audits=[{"name": "never", "sql": "SELECT 1 AS one FROM {table}"}])
+    table = TableId.parse(case.table)
+    before = lake.table(table).metadata.current_snapshot_id, world.rows(case.table)
+    with pytest.raises(AuditFailedError):
+        world.step(way)
+    assert (lake.table(table).metadata.current_snapshot_id, world.rows(case.table)) == before
+    world.settle("new")
+    world.settle("old")
