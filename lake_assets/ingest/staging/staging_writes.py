@@ -215,11 +215,6 @@ class StagingWriter:
         rejects.forget_others(lake, spec.raw, str(spec.source_table), [r["position"] for r in written.bad])
         return written
 
-    def nothing(self) -> None:
-        """Move only the watermarks."""
-        assert self.before is not None
-        TableWriter(self.lake, self.spec.table, self.before, {}, self.marks).nothing()
-
     def _writer(self, prepared: Prepared, settings: Mapping[str, str] | None = None) -> TableWriter:
         table = self.spec.table
         types = columns_of(self.lake, table)

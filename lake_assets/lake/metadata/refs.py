@@ -68,7 +68,7 @@ def publish(
     *,
     check: Callable[[Metadata], object] | None = None,
     settings: Mapping[str, str] | None = None,
-) -> int:
+) -> None:
     """Fast-forward main to a branch, set table properties, and drop the branch, in one commit.
 
     Args:
@@ -78,16 +78,11 @@ def publish(
         check: called with the current metadata; raises MovedError if they are not as expected.
         settings: table properties to set.
 
-    Returns:
-        The published snapshot.
-
     Raises:
         MovedError: main is at another snapshot, or the branch does not exist.
     """
-    published = -1
 
     def changed(metadata: Metadata) -> Metadata:
-        nonlocal published
         if check:
             check(metadata)
         now = {name: dict(ref) for name, ref in refs_of(metadata).items()}
@@ -96,13 +91,11 @@ def publish(
             raise MovedError(f"main is at {main and main['snapshot-id']}, and {branch} began at {base}")
         if branch not in now:
             raise MovedError(f"the branch {branch} does not exist")
-        published = now.pop(branch)["snapshot-id"]
-        now["main"] = {"type": "branch", **(main or {}), "snapshot-id": published}
+        now["main"] = {"type": "branch", **(main or {}), "snapshot-id": now.pop(branch)["snapshot-id"]}
         moved = with_refs(metadata, _held(now), now_ms())
         return {**moved, "properties": {**moved.get("properties", {}), **(settings or {})}}
 
     commit(table, changed)
-    return published
 
 
 def keep_snapshots(table: Table, number: int) -> None:

@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyiceberg.table import Table
 
@@ -15,9 +15,10 @@ from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.tables import table_step
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
-from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
+from lake_assets.tables.lost_history import Declared, rebuilt_if_lost, started_again
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks, window_of
 from lake_assets.tables.published import published
@@ -27,37 +28,12 @@ from lake_assets.tables.table_step import REQUESTED, Loaded, TableStep, loaded
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 
-class DeclaredModel(Protocol):
+class DeclaredModel(Declared, table_step.Declared, Protocol):
     """The declaration of a model."""
-
-    @property
-    def table(self) -> TableId:
-        """The table."""
-        ...
-
-    @property
-    def sources(self) -> tuple[TableId, ...]:
-        """The tables whose changes it absorbs."""
-        ...
-
-    @property
-    def pipeline(self) -> str:
-        """The pipeline that owns the table."""
-        ...
 
     @property
     def batch(self) -> BatchSize:
         """The limits of a step."""
-        ...
-
-    @property
-    def on_gap(self) -> Literal["stop", "rebuild"]:
-        """What to do if the absorbed snapshot of a source has expired."""
-        ...
-
-    @property
-    def on_replaced(self) -> Literal["stop", "rebuild"]:
-        """What to do if a source was replaced by another table."""
         ...
 
 

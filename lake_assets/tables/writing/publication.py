@@ -70,13 +70,11 @@ class Branch:
         ref: its name.
         name: the name to write to, in SQL.
         settings: table properties that are set when the branch is published.
-        snapshot: the published snapshot, once it is.
     """
 
     ref: str
     name: str
     settings: dict[str, str] = field(default_factory=dict)
-    snapshot: int | None = None
 
 
 @contextlib.contextmanager
@@ -160,7 +158,7 @@ def _branched_beside_spark(lake: LakeBase, table: TableId, before: Table, branch
     try:
         yield
         try:
-            branch.snapshot = refs.publish(before, ref, base.snapshot, check=check, settings=branch.settings)
+            refs.publish(before, ref, base.snapshot, check=check, settings=branch.settings)
         except _LOST as e:
             raise lost(table, e) from e
     except BaseException:
@@ -185,9 +183,7 @@ def _branched_by_spark(lake: LakeBase, table: TableId, before: Table, branch: Br
     spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{ref}` {at} RETAIN 1 DAYS")
     try:
         yield
-        now = lake.table(table)
-        check_unchanged(table, before, now)
-        branch.snapshot = now.metadata.refs[ref].snapshot_id
+        check_unchanged(table, before, lake.table(table))
         spark.sql(
             f"CALL `{lake.config.name}`.system.fast_forward("
             f"table => {literal(_quoted(table))}, branch => 'main', to => '{ref}')"

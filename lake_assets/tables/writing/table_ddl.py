@@ -213,11 +213,6 @@ def _in_spark(kind: IcebergType) -> str | None:
             return None
 
 
-def key_of(lake: LakeBase, table: TableId) -> tuple[str, ...]:
-    """Return the key that the table was created with."""
-    return key_in(lake.table(table))
-
-
 def key_in(table: Table) -> tuple[str, ...]:
     """Return the key that a loaded table was created with."""
     return tuple(json.loads(table.properties.get(KEY_PROPERTY, "[]")))
