@@ -257,7 +257,7 @@ def test_conformance(lake: Lake, namespace: str, seed: int) -> None:
 
 @pytest.mark.long
 def test_long_conformance(lake: Lake, namespace: str) -> None:
-    for seed in seeds(100, 10):
+    for seed in seeds(100, 4):
         run(lake, namespace, seed, 6)
         lake.spark().sql(f"DROP TABLE {lake.sql_name(f'{namespace}.c{seed}')}")
         print(f"round {seed} holds", flush=True)

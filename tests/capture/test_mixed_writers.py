@@ -20,7 +20,7 @@ def test_mixed_writers(lake: Lake, namespace: str, seed: int) -> None:
 
 @pytest.mark.long
 def test_long_mixed_writers(lake: Lake, namespace: str) -> None:
-    for seed in seeds(100, 10):
+    for seed in seeds(100, 4):
         run(lake, namespace, seed, 7, windows=5)
         lake.spark().sql(f"DROP TABLE {lake.sql_name(f'{namespace}.m{seed}')}")
         print(f"round {seed} holds", flush=True)

@@ -36,7 +36,7 @@ def test_models_equal_what_spark_makes_of_their_text(lake: Lake, seed: int) -> N
     proof = Proof(lake, queries, list(TABLES))
     proof.sql(*table_changes.create(choose), *table_changes.fill(choose))
     proof.run()
-    for _ in range(4):
+    for _ in range(3):
         for _ in range(choose.choice([1, 1, 2, 3])):
             proof.sql(*table_changes.change(choose, lake))
         proof.run()

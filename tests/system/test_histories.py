@@ -273,7 +273,7 @@ def last_tick(running: Services) -> dict[str, Any]:
     return ticks[0] if ticks else {"timestamp": 0.0, "status": "", "skipReason": ""}
 
 
-@pytest.mark.parametrize("seed", seeds(0, 6))
+@pytest.mark.parametrize("seed", seeds(0, 3))
 def test_a_history_of_kills_ends_in_the_tables_that_its_events_lead_to(
     seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

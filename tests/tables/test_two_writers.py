@@ -23,6 +23,7 @@ from lake_assets.pipeline import step_retries
 from lake_assets.pipeline.verification import verify
 from tests.support.kills import Killed, Points
 from tests.support.people import AGES, CITIES, OLDEST, RANKED, SPAN, People
+from tests.support.seeds import HISTORIES
 
 
 @model("agg.merged", write="merge", key="id")
@@ -106,6 +107,8 @@ CASES = {
     "overwritten": Case("agg.total", total, total_otherwise),
 }
 WAYS = ("change", "rebuild")
+# Of the looks into the catalog, it happens at each n-th.
+EVERY = max(1, 5 // HISTORIES)
 OFTEN = {("copies", "rebuild")}
 
 
@@ -168,14 +171,13 @@ def points(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
     return points
 
 
-def disturbed(world: World, way: str, meanwhile: Callable[[], None], every: int = 4) -> list[str]:
+def disturbed(world: World, way: str, meanwhile: Callable[[], None]) -> list[str]:
     """Run a step by the old declaration until something has happened at each of its points; return these.
 
     Args:
         world: the tables.
         way: how the table is written.
         meanwhile: what happens.
-        every: of the looks into the catalog, it happens at each n-th.
     """
     case, seen = world.case, list[str]()
     for which in ("old", "new", "old"):
@@ -190,7 +192,7 @@ def disturbed(world: World, way: str, meanwhile: Callable[[], None], every: int 
         if point == "a look":
             looks += 1
             point = f"look {looks}"
-            if looks % every:
+            if looks % EVERY:
                 return
         if not happened and point not in seen:
             happened.append(point)
@@ -231,10 +233,8 @@ def cases(often: set[tuple[str, str]] | None = None) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "way"), cases(OFTEN))
-def test_another_declaration_meanwhile(
-    request: pytest.FixtureRequest, lake: Lake, points: Points, name: str, way: str
-) -> None:
-    case, is_long = CASES[name], request.node.get_closest_marker("long") is not None
+def test_another_declaration_meanwhile(lake: Lake, points: Points, name: str, way: str) -> None:
+    case = CASES[name]
     world = World(lake, case, points)
 
     def run_the_other() -> None:
@@ -242,7 +242,7 @@ def test_another_declaration_meanwhile(
         step_retries.absorb(world.other, world.spec())
         case.declare(world, "old")
 
-    assert len(disturbed(world, way, run_the_other, every=1 if is_long else 5)) > 1
+    assert len(disturbed(world, way, run_the_other)) > 1
 
 
 @pytest.mark.parametrize(("name", "way"), cases())
