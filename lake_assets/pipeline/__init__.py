@@ -9,11 +9,11 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.sql_template import FUNCTIONS as TEMPLATE_FUNCTIONS
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig
-from lake_assets.pipeline.config.layer_tables import LayerTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, pipeline_of_job
-from lake_assets.pipeline.discovery import own_pipelines
+from lake_assets.pipeline.config.stream_tables import StreamTable
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.pipeline_group import PipelineGroup, grouped, names_of
+from lake_assets.pipeline.project_folder import own_pipelines
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_kinds import (
     AcceptedValues,
@@ -27,7 +27,8 @@ from lake_assets.tables.audits.audit_kinds import (
     Unique,
 )
 from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
-from lake_assets.tables.partitioning.table_partitions import OTHER, Partitions, key_of_text
+from lake_assets.tables.partitioning.partition_keys import OTHER, key_of_text
+from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.partitioning.touched_partitions import Touched, counted, touched
 
 __all__ = [
@@ -42,7 +43,6 @@ __all__ = [
     "EqualsQuery",
     "FinalSpec",
     "Finding",
-    "LayerTables",
     "ModelSpec",
     "NotNull",
     "Outcome",
@@ -54,6 +54,7 @@ __all__ = [
     "RowCountChange",
     "Severity",
     "SnapshotPins",
+    "StreamTable",
     "Touched",
     "Unique",
     "counted",

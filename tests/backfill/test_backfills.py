@@ -24,7 +24,7 @@ from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteE
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
-from lake_assets.tables.partitioning.table_partitions import NULL
+from lake_assets.tables.partitioning.partition_keys import NULL
 from tests.conftest import lake_on
 from tests.support.damages import Damages
 from tests.support.kills import Points, killed_everywhere

@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from lake_assets import Lake
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
-from lake_assets.tables.partitioning.table_partitions import (
-    NULL,
-    OTHER,
-    Every,
-    Partitions,
-    key_of_text,
-    text_of_key,
-)
+from lake_assets.tables.partitioning.partition_keys import NULL, OTHER, key_of_text, text_of_key
+from lake_assets.tables.partitioning.table_partitions import Every, Partitions
 from lake_assets.tables.partitioning.time_zones import check_hours, zone_of
 
 T = TableId(("final",), "t")

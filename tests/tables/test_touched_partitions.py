@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from lake_assets import Lake
 from lake_assets.capture import FieldRange
 from lake_assets.lake import TableId
-from lake_assets.tables.partitioning.table_partitions import OTHER, Partitions
+from lake_assets.tables.partitioning.partition_keys import OTHER
+from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.partitioning.touched_partitions import Touched, counted, keys_in, touched
 from tests.support.seeds import seeds
 

@@ -34,12 +34,12 @@ from lake_assets.pipeline.config.declaration_mistakes import (
 )
 from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.job_settings import job_spec
-from lake_assets.pipeline.config.layer_tables import LayerTables, batch_size
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_spec
 from lake_assets.pipeline.config.setting_lines import Place, SettingLines
 from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import ModelText, circles_of
+from lake_assets.pipeline.config.stream_tables import StreamTable, batch_size
 from lake_assets.pipeline.table_graph import Spec, ordered
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.partition_fields import PartitionField
@@ -176,14 +176,14 @@ class DeclaredTables:
         names = [m.name for m in self.config.models]
         return ("models", names.index(str(model.table))) if str(model.table) in names else ("python",)
 
-    def _claims(self, lake: LakeBase, stream: Stream, raw: RawSpec) -> Iterator[tuple[Claim, LayerTables]]:
+    def _claims(self, lake: LakeBase, stream: Stream, raw: RawSpec) -> Iterator[tuple[Claim, StreamTable]]:
         below = (stream.namespace,) if stream.namespace else ()
         for source, declared in self._tables(lake, stream, raw.table):
             name = declared.name or stream.prefix + source.name
             final = TableId(("final", *below), name) if declared.final else None
             yield Claim(source, raw.table, TableId(("staging", *below), name), final, declared.is_pattern), declared
 
-    def _staging(self, stream: Stream, raw: RawSpec, claim: Claim, declared: LayerTables) -> StagingSpec:
+    def _staging(self, stream: Stream, raw: RawSpec, claim: Claim, declared: StreamTable) -> StagingSpec:
         batch = batch_size(declared.max_wait, declared, stream, self.config)
         rename = {old: new for old, new in declared.rename.items() if old != new}
         return StagingSpec(
@@ -214,7 +214,7 @@ class DeclaredTables:
         stream: Stream,
         table: TableId,
         staging: StagingSpec,
-        declared: LayerTables,
+        declared: StreamTable,
         audits: tuple[Audit, ...],
         key_at: str,
     ) -> FinalSpec:
@@ -338,7 +338,7 @@ class DeclaredTables:
             shown=combined_settings([stream, self.config]),
         )
 
-    def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, LayerTables]]:
+    def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, StreamTable]]:
         named = [t for t in stream.tables if not t.is_pattern]
         for declared in named:
             yield SourceTable.parse(declared.table), declared
@@ -365,7 +365,7 @@ def _signal_tables(stream: Stream) -> frozenset[SourceTable]:
     return frozenset(filter(is_signal_table, declared))
 
 
-def _matched(table: LayerTables) -> str:
+def _matched(table: StreamTable) -> str:
     return table.table if table.is_pattern else str(SourceTable.parse(table.table))
 
 

@@ -23,8 +23,8 @@ from lake_assets.lake.paths import LocalPath
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
-from lake_assets.pipeline.config.layer_tables import Batches, batch_size
 from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, combination, listed, seconds_of
+from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 
 ByName = Annotated[list[str] | dict[str, str | dict[str, str]], BeforeValidator(listed)]
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -21,7 +21,6 @@ from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSetti
 from lake_assets.pipeline.config.audit_settings import ModelAudits
 from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
-from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.config.setting_types import (
     ColumnName,
@@ -33,6 +32,7 @@ from lake_assets.pipeline.config.setting_types import (
     combination,
     seconds_of,
 )
+from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable, table_entry
 from lake_assets.tables.specs import Limit
 
 
@@ -127,7 +127,7 @@ class Stream(Batches, TableSettings):
         default="stop", description="default for the stream's tables: see their on_conflict"
     )
     on_misfit: OnMisfit = Field(default="reject", description="default for the stream's tables: see their on_misfit")
-    tables: list[Annotated[LayerTables, BeforeValidator(table_entry), OrText()]] = Field(
+    tables: list[Annotated[StreamTable, BeforeValidator(table_entry), OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first match applies, but exact "
         "names win over patterns",

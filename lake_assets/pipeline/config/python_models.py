@@ -23,11 +23,11 @@ from lake_assets.models.python.sql_template import SqlTemplate, tables_of
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
-from lake_assets.pipeline.config.layer_tables import Batches, batch_size
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.config.pipeline_config import SqlModel
 from lake_assets.pipeline.config.setting_types import OrText, seconds_of
 from lake_assets.pipeline.config.sql_positions import ModelText
+from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 
 # Used by default if it exists beside the YAML.
 DEFAULT_FILE = "models.py"

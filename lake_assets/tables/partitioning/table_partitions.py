@@ -12,29 +12,32 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import Any, Literal, Self
-from urllib.parse import unquote
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId, quote
 from lake_assets.lake.names import literal, spelled
 from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.partitioning.partition_keys import (
+    NULL,
+    OTHER,
+    WHOLE,
+    as_value,
+    key_of_text,
+    text_of,
+    text_of_key,
+)
 from lake_assets.tables.partitioning.time_zones import is_fixed, zone_of
 
 Every = Literal["hour", "day", "month"]
-# The partition of values outside of a list, and the partition of nulls without a list.
-OTHER, NULL = "__other__", "__null__"
 
 _FORMATS: dict[Every, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m-%d"}
 _TRANSFORMS: dict[Every, str] = {"hour": "hours", "day": "days", "month": "months"}
 _TIMES = ("date", "timestamp", "timestamp_ntz")
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (wall clock)
 _HOUR = timedelta(hours=1)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 # The end of the key of the second of two hours with the same name.
 _OFFSET = re.compile(r"(?<=:\d\d)[+-]\d{4}$")
-# Characters with a special meaning to Dagster, in keys or in selections of keys.
-_SPECIAL = re.compile(r"[%\x00-\x1f\x7f,\[\]\"]|\.(?=\.\.)|^_(?=_)")
 
 
 @dataclass(frozen=True)
@@ -120,12 +123,12 @@ class Partitions:
                 raise PipelineError(
                     f"{at}: {by} is {kind}, with a different value in nearly every row: declare `every`"
                 )
-            if kind not in ("string", "boolean", "date", *_WHOLE):
+            if kind not in ("string", "boolean", "date", *WHOLE):
                 raise PipelineError(
                     f"{at}: {by} is {kind}: texts, whole numbers, dates and booleans have partitions by value"
                 )
         for value in self.values or ():
-            if _as_value(value, kind) is None:
+            if as_value(value, kind) is None:
                 raise PipelineError(f"{at}: `values` has {value!r}, and {by} is {kind}")
 
     def is_aligned(self, kind: str) -> bool:
@@ -151,7 +154,7 @@ class Partitions:
             return None if value is None else self._time_key(value)
         if value is None:
             return OTHER if self.values is not None else NULL
-        text = _text_of(value)
+        text = text_of(value)
         return OTHER if self.values is not None and text not in self.values else key_of_text(text)
 
     def _time_key(self, value: date | datetime) -> str:
@@ -232,7 +235,7 @@ class Partitions:
     def _value_condition(self, keys: Collection[str], kind: str, column: str) -> str:
         parts: list[str] = []
         texts = [text_of_key(k) for k in keys if k not in (OTHER, NULL)]
-        if wrong := [t for t in texts if _as_value(t, kind) is None]:
+        if wrong := [t for t in texts if as_value(t, kind) is None]:
             raise PipelineError(f"`partitions` by {self.by}: {wrong[0]!r} is not a value of type {kind}")
 
         def listed(values: Sequence[str]) -> str:
@@ -317,37 +320,6 @@ def read_start(text: str, every: Every) -> datetime:
 def _without_offset(key: str) -> str:
     """Return the key of an hour as a local time: `2024-01-31-08:00` or the like."""
     return re.sub(r"^(\d{4}-\d{2}-\d{2})-(\d{2}:\d{2}).*$", r"\1T\2", key)
-
-
-def key_of_text(text: str) -> str:
-    """Return the key of a value: the value with special characters escaped."""
-    return _SPECIAL.sub(lambda m: f"%{ord(m[0]):02X}", text) or "%"
-
-
-def text_of_key(key: str) -> str:
-    """Return the value of a key; the inverse of `key_of_text`."""
-    return "" if key == "%" else unquote(key)
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def _as_value(text: str, kind: str) -> Any:
-    """Parse a text as a value of a type; None: not valid, or not in canonical form."""
-    if kind in _WHOLE:
-        return int(text) if re.fullmatch(r"-?(0|[1-9]\d*)", text) and text != "-0" else None
-    if kind == "boolean":
-        return {"true": True, "false": False}.get(text)
-    if kind == "date":
-        try:
-            day = date.fromisoformat(text)
-        except ValueError:
-            return None
-        return day if day.isoformat() == text else None
-    return text
 
 
 def _value_literal(text: str, kind: str) -> str:

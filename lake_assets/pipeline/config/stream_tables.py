@@ -91,7 +91,7 @@ OnMisfit = Annotated[
 ]
 
 
-class LayerTables(Batches, TableSettings):
+class StreamTable(Batches, TableSettings):
     """One table of a stream, or all that a pattern matches: one `staging` and one `final` table each."""
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
