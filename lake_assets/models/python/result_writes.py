@@ -21,10 +21,10 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
 from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.writing.row_differences import FOUND, SIGN, incomparable, same
+from lake_assets.tables.writing.row_differences import FOUND, duplicate_key, incomparable, signed
 from lake_assets.tables.writing.table_ddl import columns_of, definition_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-from lake_assets.tables.writing.table_writer import LostRows, TableWriter
+from lake_assets.tables.writing.table_writer import TableWriter
 
 DELETED = "_deleted"
 _FLOATING = ("float", "double")
@@ -167,8 +167,7 @@ class ResultWriter:
 
     def _check_key(self, rows: DataFrame) -> None:
         key = self.spec.model.key
-        counted = rows.groupBy(*map(quote, key)).agg(F.count("*").alias("__lake_rows"))
-        if duplicate := counted.where("__lake_rows > 1").first():
+        if duplicate := duplicate_key(rows, key):
             *values, copies = duplicate
             raise KeyMissingError(
                 f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
@@ -248,40 +247,9 @@ class ResultWriter:
             )
             writer.overwrite(others.unionByName(new))
             return
-        if key:
-            self._replace_differing(writer, new, old, types)
-            return
-        listed = ", ".join(map(quote, types))
-        delta = (
-            f"SELECT {listed}, 1 AS {SIGN} FROM {self.frames.view(new)} "
-            f"UNION ALL SELECT {listed}, -1 AS {SIGN} FROM {self.frames.view(old)}"
-        )
-        if lost := writer.count_copies(delta):
+        delta = signed(self.frames.view(new), self.frames.view(old), types)
+        if lost := writer.change(delta, key) if key else writer.count_copies(delta):
             raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {lost}")
-
-    def _replace_differing(self, writer: TableWriter, new: DataFrame, old: DataFrame, types: Mapping[str, str]) -> None:
-        """Write the new rows that differ from the old row of their key, and delete old rows whose key is gone."""
-        key, is_old = self.spec.model.key, "__stored"
-        on = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in key)
-        differs = [f"NOT ({same(c, k)})" for c, k in types.items()]
-        columns = [
-            f"IF(s.{FOUND}, s.{quote(c)}, t.{quote(c)}) AS {quote(c)}" if c in key else f"s.{quote(c)}" for c in types
-        ]
-        rows, (count, growth) = self.frames.materialize_with_aggregates(
-            f"SELECT {', '.join(columns)}, s.{FOUND}, t.{is_old} "
-            f"FROM (SELECT *, true AS {FOUND} FROM {self.frames.view(new)}) s "
-            f"FULL JOIN (SELECT *, true AS {is_old} FROM {self.frames.view(old)}) t ON {on} "
-            f"WHERE s.{FOUND} IS NULL OR t.{is_old} IS NULL OR {' OR '.join(differs)}",
-            "count(*)",
-            f"sum(IF({FOUND}, 1, 0) - IF({is_old}, 1, 0))",
-        )
-        if not count:
-            writer.nothing()
-            return
-        try:
-            writer.replace(rows.drop(is_old), key, at_most=count, growth=growth)
-        except LostRows as e:
-            raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {e}") from e
 
     def _replace_each(self, writer: TableWriter, rows: DataFrame, affected: Frame, types: Mapping[str, str]) -> None:
         """Replace the one row of each affected key, without reading the stored rows before the MERGE."""

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from lake_assets.errors import KeyMissingError, ModelError
-from lake_assets.lake import quote
+from lake_assets.errors import ModelError
 from lake_assets.lake.names import is_of_iceberg
 from lake_assets.models.model_spec import declared
 from lake_assets.models.steps.model_context import ModelContext
@@ -33,19 +29,21 @@ def make_table(ctx: ModelContext) -> None:
         by.check(spec.table, kinds)
         partitioned = by.field.sql
     _check_columns(ctx)
+    writer = ctx.writer("full")
     if spec.key:
-        _check_key(ctx, ctx.query)
+        writer.check_key(ctx.query, spec.key)
     definition = definition_of(spec.pipeline, ctx.plan.key, {FINGERPRINT_PROPERTY: ctx.definition})
-    ctx.writer("full").all_rows(
+    writer.all_rows(
         ctx.query, ctx.plan.key, definition, {**declared(spec), **spec.properties}, partitioned_by=partitioned
     )
 
 
 def full(ctx: ModelContext, why: str) -> StepResult:
     """Compute everything and replace all rows."""
+    writer = ctx.writer("full")
     if ctx.spec.key:
-        _check_key(ctx, ctx.query)
-    ctx.writer("full").overwrite(ctx.query)
+        writer.check_key(ctx.query, ctx.spec.key)
+    writer.overwrite(ctx.query)
     return StepResult("full", why)
 
 
@@ -60,17 +58,6 @@ def _check_columns(ctx: ModelContext) -> None:
         raise ModelError(
             f"model {ctx.spec.table}: {', '.join(columns)}: of type VARIANT, which tables of the lake cannot store: "
             "use to_json(...), or CAST the column to the type of its values"
-        )
-
-
-def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
-    key = list(ctx.spec.key)
-    counted = rows.groupBy(*map(quote, key)).agg(F.count("*").alias("__lake_rows"))
-    if duplicate := counted.where("__lake_rows > 1").first():
-        *values, copies = duplicate
-        raise KeyMissingError(
-            f"{ctx.spec.table}: {', '.join(key)} is declared as its key, and the query gives {copies} "
-            f"rows for {tuple(values)}: declare a key that identifies each row, or none"
         )
 
 

@@ -82,9 +82,9 @@ def full_by_differences(ctx: ModelContext, why: str) -> StepResult:
     few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
     try:
         with planned_once(ctx.lake, when=few, as_one=True):
-            ctx.writer("full", few=few, compared=True).differences(ctx.query, ctx.plan.key)
+            lost = ctx.writer("full", few=few, compared=True).differences(ctx.query, ctx.plan.key)
     except Exception as e:
         if not is_unreadable(e, ctx.table.location()):
             raise
         return full_for_lost_rows(ctx, "its stored rows cannot be read")
-    return StepResult("full", why)
+    return StepResult("full", lost or why)

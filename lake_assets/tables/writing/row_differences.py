@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from lake_assets.lake import LakeBase, quote
@@ -83,6 +83,12 @@ def count_differences(
     counted = [F.sum(F.col("come") - both), F.sum(both), F.sum(F.col("go") - both)]
     inserted, updated, deleted = (int(n or 0) for n in changed.agg(*counted).collect()[0])
     return inserted, updated, deleted
+
+
+def duplicate_key(rows: DataFrame, key: Sequence[str]) -> Row | None:
+    """Return a key that several rows share, with their number; None: each row has a key of its own."""
+    counted = rows.groupBy(*map(quote, key)).agg(F.count("*").alias("__lake_rows"))
+    return counted.where("__lake_rows > 1").first()
 
 
 def distinct(types: Mapping[str, str]) -> tuple[str, str]:

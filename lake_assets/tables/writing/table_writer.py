@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
@@ -26,6 +26,7 @@ from lake_assets.tables.writing.row_differences import (
     FLOATING,
     FOUND,
     SIGN,
+    duplicate_key,
     form,
     incomparable,
     net,
@@ -54,8 +55,7 @@ class TableWriter(BranchWriter):
         key: Sequence[str],
         *,
         at_most: int | None = None,
-        growth: int | None = None,
-        new: int | None = None,
+        changed: tuple[int, int, int] | None = None,
     ) -> None:
         """Update, insert or delete the rows of some keys.
 
@@ -63,11 +63,11 @@ class TableWriter(BranchWriter):
             rows: one row per key, in memory; `FOUND` is true for a new row, and null if the key's row is deleted.
             key: the columns that identify a row.
             at_most: the maximum number of rows, if known.
-            growth: the number of rows by which the table must grow, if known.
-            new: the number of rows with `FOUND`, if known. Only with `growth`.
+            changed: how many rows are inserted, updated and deleted, if known.
 
         Raises:
-            LostRows: the table would grow by another number, or several of its rows share a key. Nothing is published.
+            LostRows: the table would grow by another number of rows, or several of its rows share a key. Nothing is
+                published.
         """
         if not key:
             self.overwrite(rows.where(FOUND))
@@ -81,18 +81,23 @@ class TableWriter(BranchWriter):
             f"WHEN NOT MATCHED AND s.{FOUND} THEN {self._insert()}",
         ]
 
+        inserted, updated, deleted = changed or (0, 0, 0)
+
         def check(branch: Branch) -> None:
             actual, written = self._growth(branch)
-            if actual != growth:
+            if actual != inserted - deleted:
                 raise LostRows(
                     "rows to delete are missing in the table, or rows to insert exist already: it would grow by "
-                    f"{actual:,} rows instead of {growth:,}"
+                    f"{actual:,} rows instead of {inserted - deleted:,}"
                 )
-            if written is not None and new is not None and written > new:
+            if written is not None and written > inserted + updated:
                 raise LostRows(f"the table holds several rows of one {', '.join(key)}")
 
-        pruning = self._pruned(rows, key, at_most)
-        self.merge(rows, same_key(key), clauses, pruning, check if growth is not None else None)
+        pruning, on = self._pruned(rows, key, at_most), same_key(key)
+        if changed is None:
+            self.merge(rows, on, clauses, pruning)
+        else:
+            self.merge(rows, on, clauses, pruning, check, count_properties(*changed))
 
     def adjust(self, rows: DataFrame, key: Sequence[str], clauses: Sequence[str], count: int) -> str:
         """Update, insert or delete the rows of some keys, by their stored values.
@@ -137,7 +142,7 @@ class TableWriter(BranchWriter):
         ]
         selected = [quote(k) for k in key if not self._has_zeros(k)]
         coming = f"max({COPIES})"
-        rows, (count, most, most_gone, growth, new) = computed(
+        rows, (count, most, most_gone, updated, inserted) = computed(
             over(
                 self.lake.spark(),
                 f"SELECT {', '.join([*selected, *values])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
@@ -148,22 +153,20 @@ class TableWriter(BranchWriter):
             "count(*)",
             "max(__coming)",
             "max(__going)",
-            "sum(__coming - __going)",
-            "sum(__coming)",
+            "count_if(__coming > 0 AND __going > 0)",
+            "count_if(__coming > 0 AND __going = 0)",
         )
         if not count:
             self.nothing()
             return ""
         if most > 1:
             duplicate = rows.where("__coming > 1").select(*map(quote, key)).first()
-            raise KeyMissingError(
-                f"{self.table}: {', '.join(key)} is its key, and the query gives {most} rows for "
-                f"{tuple(duplicate or ())}: declare a `key` that identifies each row, or none"
-            )
+            raise self._no_key(key, most, duplicate or ())
         if most_gone > 1:
             return f"the table holds several rows of one {', '.join(key)}"
         try:
-            self.replace(rows.drop("__coming", "__going"), key, at_most=count, growth=growth, new=new)
+            changed = (inserted, updated, count - inserted - updated)
+            self.replace(rows.drop("__coming", "__going"), key, at_most=count, changed=changed)
         except LostRows as e:
             return str(e)
         return ""
@@ -214,21 +217,29 @@ class TableWriter(BranchWriter):
         self._merge_copies(deleted, stay, pruning, (copies_in, 0, copies_out))
         return ""
 
-    def differences(self, rows: DataFrame, key: Sequence[str] = ()) -> None:
+    def differences(self, rows: DataFrame, key: Sequence[str] = ()) -> str:
         """Replace all rows by `rows`, writing those that differ, so that the change feed has only real changes.
 
         Args:
             rows: all new rows, with the table's columns; they can be compared (see `incomparable`).
             key: columns that identify a row; empty: no key, and copies are counted.
+
+        Returns:
+            What another writer did to the table, so that its rows could not be found by their keys; empty: nothing.
+
+        Raises:
+            KeyMissingError: two of the new rows share a key.
         """
-        named = new_name()
+        named, lost = new_name(), ""
         delta = signed(named, self.name, self.types)
         # Zeros with different signs are one key to a MERGE, but different values.
         if key and not any(self.types[k] in FLOATING for k in key):
             lost = self.change(delta, key, {named: rows})
             if not lost:
-                return
-            log.info("%s: %s: its rows are compared as a whole", self.table, lost)
+                return ""
+            log.warning("%s: %s: its rows are compared as a whole", self.table, lost)
+            # `change` has seen the rows that differ, and not those that share their keys.
+            self.check_key(rows, key)
         both = f"CAST(count_if({SIGN} > 0) AS INT) AS __new, CAST(count_if({SIGN} < 0) AS INT) AS __stored"
         changed, (count, gone, copies_in, copies_out) = computed(
             over(self.lake.spark(), net(delta, self.types, both), {named: rows}),
@@ -245,6 +256,13 @@ class TableWriter(BranchWriter):
             # As many copies are written again as there are now.
             stay = _repeated(changed, columns, "__new")
             self._merge_copies(changed.where("__stored > 0"), stay, None, (copies_in, 0, copies_out))
+        return lost
+
+    def check_key(self, rows: DataFrame, key: Sequence[str]) -> None:
+        """Raise KeyMissingError if two of the table's new rows share a key."""
+        if duplicate := duplicate_key(rows, key):
+            *values, copies = duplicate
+            raise self._no_key(key, copies, values)
 
     def all_rows(
         self,
@@ -296,6 +314,12 @@ class TableWriter(BranchWriter):
         return True
 
     # --- -------------------------------------------------------------------------------------------------------
+
+    def _no_key(self, key: Sequence[str], copies: int, values: Iterable[object]) -> KeyMissingError:
+        return KeyMissingError(
+            f"{self.table}: {', '.join(key)} is declared as its key, and the query gives {copies} rows for "
+            f"{tuple(values)}: declare a key that identifies each row, or none"
+        )
 
     def _has_zeros(self, column: str) -> bool:
         """Whether a column may hold zeros of both signs, which are equal as keys."""
