@@ -13,6 +13,7 @@ from dagster import (
     DagsterLogManager,
     DagsterRunStatus,
 )
+from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import (
@@ -79,6 +80,8 @@ __all__ = [
     "leave_pool",
     "log_handler",
     "partitions_of_backfill",
+    "record",
+    "recorded",
     "report_again",
     "serializable_error_info_from_exc_info",
     "set_event_loop",
@@ -113,6 +116,18 @@ def partitions_of_backfill(instance: DagsterInstance, backfill: str) -> dict[Ass
             for key, subset in data.target_subset.partitions_subsets_by_asset_key.items()
         }
     return {**{key: [] for key in stored.asset_selection or ()}, **partitions}
+
+
+def recorded(key: str) -> str | None:
+    """Return what the code server has recorded when it loaded the definitions; None in the code server itself."""
+    context = DefinitionsLoadContext.get()
+    is_run = context.load_type == DefinitionsLoadType.RECONSTRUCTION
+    return context.reconstruction_metadata.get(key) if is_run else None
+
+
+def record(key: str, text: str) -> None:
+    """Record something for the processes that execute runs of the definitions that are being loaded."""
+    DefinitionsLoadContext.get().add_to_pending_reconstruction_metadata(key, text)
 
 
 def leave_pool(context: AssetExecutionContext) -> None:

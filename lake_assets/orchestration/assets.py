@@ -190,7 +190,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
     Dagster learns of new assets only when definitions are loaded. Without this step, data of a new table would wait in
     raw until somebody reloads them. It absorbs such tables and reports each as a materialization of its future asset.
     """
-    loaded = [str(s.table) for s in specs]
+    loaded = {str(s.table) for s in specs}
     asset = dg.AssetSpec(
         new_tables_key(pipeline),
         deps=[asset_key(s.table) for s in specs if step_of(s).brings_tables],
@@ -210,23 +210,14 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
         specs=[asset],
         pool=f"lake_assets/{pipeline.name}/new_tables",
         required_resource_keys={PYSPARK},
-        config_schema={
-            "known": dg.Field(
-                [str],
-                is_required=False,
-                description="tables that have an asset; default: the tables of the definitions that the run loaded",
-            )
-        },
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[Any]:
-        # A run reloads the definitions, and may have assets for more tables than the code server that planned it.
-        existing: list[str] = context.op_execution_context.op_config.get("known", loaded)
         with open_lake(context, config) as lake:
             try:
                 specs = pipeline.specs(lake, alone=False)
             except LakeError as error:
                 fail(context, error)
-            new = {str(s.table): s for s in specs if str(s.table) not in existing}
+            new = {str(s.table): s for s in specs if str(s.table) not in loaded}
             outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
                 _log(context, outcome)

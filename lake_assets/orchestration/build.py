@@ -9,6 +9,7 @@ import dagster as dg
 
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
+from lake_assets.orchestration._compat import record, recorded
 from lake_assets.orchestration.asset_checks import comparison_definitions
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.assets import pipeline_assets
@@ -19,6 +20,8 @@ from lake_assets.orchestration.runs.thread_executor import threads_executor
 from lake_assets.orchestration.sensing.sensor import capture_sensor
 from lake_assets.pipeline import ModelSpec, Pipeline
 from lake_assets.pipeline.config.pipeline_config import seconds_of
+from lake_assets.pipeline.config.stream_contents import StreamContents
+from lake_assets.pipeline.table_graph import Spec
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,8 @@ def build_definitions(
 ) -> dg.Definitions:
     """Build the Dagster definitions of a pipeline, for use without YAML.
 
-    Reads the lake's metadata if the pipeline has patterns; otherwise reads nothing. A model whose SQL cannot be used
+    Reads the lake's metadata if the pipeline has patterns; otherwise reads nothing. A process that executes a run has
+    the tables that its code server had found, whatever the lake holds since. A model whose SQL cannot be used
     becomes an asset whose step fails; a warning says why.
 
     Args:
@@ -59,11 +63,7 @@ def build_definitions(
         shares_session = pyspark is not None and not isinstance(pyspark, LakePySparkResource)
         executor = dg.in_process_executor if shares_session else threads_executor
     lookup = Lake((lake.config if lake else None) or LakeConfig.load())
-    try:
-        specs = pipeline.specs(lookup, alone=False)
-    finally:
-        if "catalog" in vars(lookup):
-            lookup.catalog.close()
+    specs = _specs(pipeline, lookup)
     for spec in specs:
         if isinstance(spec, ModelSpec) and spec.refused:
             log.warning("pipeline %s: the step of %s will fail: %s", pipeline.name, spec.table, spec.refused)
@@ -103,3 +103,16 @@ def build_definitions(
         resources={PYSPARK: pyspark or _PYSPARK},
         executor=executor,
     )
+
+
+def _specs(pipeline: Pipeline, lake: Lake) -> list[Spec]:
+    """Return the pipeline's tables: in a run's process, those that the code server had found."""
+    key = f"lake_assets/{lake.config.home}/{pipeline.name}"
+    contents = StreamContents(lake, recorded(key))
+    try:
+        specs = pipeline.specs(lake, alone=False, contents=contents)
+    finally:
+        if "catalog" in vars(lake):
+            lake.catalog.close()
+    record(key, contents.text)
+    return specs

@@ -19,6 +19,7 @@ from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
 from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
 from lake_assets.pipeline.config.setting_lines import SettingLines
 from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_sql
+from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
 from lake_assets.pipeline.pending import Pending, pending_of
 from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
@@ -120,9 +121,9 @@ class Pipeline:
 
     # --- tables -------------------------------------------------------------------------------------------------
 
-    def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
+    def specs(self, lake: LakeBase, *, alone: bool = True, contents: StreamContents | None = None) -> list[Spec]:
         """Return all tables, upstream first; see `DeclaredTables.specs`."""
-        return self._declared.specs(lake, alone=alone)
+        return self._declared.specs(lake, alone=alone, contents=contents)
 
     def read(self, lake: LakeBase, *, alone: bool = True) -> Declarations:
         """Return all tables, and all mistakes in their declarations instead of raising them; see `specs`."""

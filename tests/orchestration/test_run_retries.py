@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lake_assets.orchestration.runs.run_retries import (
@@ -138,6 +140,16 @@ def test_the_last_run_is_named_when_a_table_is_given_up() -> None:
 def test_attempts_at_an_advanced_window_are_counted_from_zero() -> None:
     advanced = Work(A.table, A.step, "a2a2")
     assert decide([advanced], failures(MAX_ATTEMPTS), now=0.0).due == (advanced,)
+
+
+def test_a_run_with_other_assets_waits_for_a_reload_and_is_no_attempt() -> None:
+    outdated = replace(run("aaaa", ended=50.0, run_id="new"), succeeded=False, is_outdated=True)
+    runs = [outdated, *failures(1, last_ended=10.0)]
+    assert decide([A, B], runs, now=60.0, loaded=20.0).outdated == {A.table: "new"}
+    assert decide([A, B], runs, now=60.0, loaded=20.0).due == (B,)
+    reloaded = decide([A], runs, now=60.0, loaded=55.0)
+    assert (reloaded.due, reloaded.outdated) == ((A,), {})
+    assert tries(A, runs).count == 1
 
 
 def test_waits_grow_up_to_a_limit() -> None:

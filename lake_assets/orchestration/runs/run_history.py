@@ -49,7 +49,8 @@ def past_runs(instance: dg.DagsterInstance, pipeline: str, pending: frozenset[st
         succeeded = run.status == dg.DagsterRunStatus.SUCCESS
         failed = frozenset[str]() if succeeded else _failed_steps(instance, run.run_id)
         ended = record.end_time or record.update_timestamp.timestamp()
-        runs.append(PastRun(run.run_id, fingerprints, failed, succeeded, ended))
+        is_outdated = not succeeded and not failed and _had_other_assets(instance, run.run_id)
+        runs.append(PastRun(run.run_id, fingerprints, failed, succeeded, ended, is_outdated))
     return runs
 
 
@@ -57,6 +58,14 @@ def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:
     failures = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     steps = (r.event_log_entry.step_key for r in failures.records)
     return frozenset(s for s in steps if s)
+
+
+def _had_other_assets(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Whether a run's process had loaded definitions without an asset that the run was to materialize."""
+    of_engine = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
+    events = (r.event_log_entry.dagster_event for r in of_engine.records)
+    errors = (e.engine_event_data.error for e in events if e)
+    return any(e.cls_name == dg.DagsterInvalidSubsetError.__name__ for e in errors if e)
 
 
 def next_attempt(instance: dg.DagsterInstance, pipeline: str, plan: str) -> int:

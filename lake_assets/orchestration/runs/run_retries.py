@@ -41,6 +41,7 @@ class PastRun:
         fingerprints: fingerprints of the requested work.
         failed_steps: steps that failed; empty if the run failed before any step.
         ended: seconds since 1970.
+        is_outdated: whether its process had other assets than the code location that requested it.
     """
 
     run_id: str
@@ -48,6 +49,7 @@ class PastRun:
     failed_steps: frozenset[str]
     succeeded: bool
     ended: float
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,19 @@ class Tries:
 
 @dataclass(frozen=True)
 class Decision:
-    """Tables to request now, tables that wait (with the remaining seconds), and tables that were given up."""
+    """What to do with the pending tables.
+
+    Attributes:
+        due: tables to request now.
+        waiting: the remaining seconds of tables that wait.
+        given_up: tables that have failed too often.
+        outdated: tables that wait for a reload of the code location, each with the run that had no asset for it.
+    """
 
     due: tuple[Work, ...]
     waiting: Mapping[str, float]
     given_up: Mapping[str, Tries]
+    outdated: Mapping[str, str]
 
 
 def fingerprint(*parts: object) -> str:
@@ -83,7 +93,7 @@ def tries(work: Work, runs: Sequence[PastRun]) -> Tries:
         work: the pending work of the table.
         runs: finished runs, newest first. The order counts, not the times: a clock may be set back.
     """
-    attempts = [r for r in runs if work.fingerprint in r.fingerprints and _reached(work, r)]
+    attempts = [r for r in runs if work.fingerprint in r.fingerprints and not r.is_outdated and _reached(work, r)]
     if not attempts:
         return Tries(0)
     last = attempts[0]
@@ -107,21 +117,33 @@ def seconds_to_wait(attempts: Tries, now: float) -> float:
     return remaining if remaining <= 2 * wait else 0.0
 
 
-def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decision:
-    """Decide which of the pending tables are due at `now` (seconds since 1970)."""
+def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float, loaded: float = 0.0) -> Decision:
+    """Decide which of the pending tables are due.
+
+    Args:
+        works: the pending tables.
+        runs: finished runs, newest first.
+        now: the time, in seconds since 1970.
+        loaded: when the code location was loaded. A run of older definitions says nothing about it; one that had other
+            assets since would fail again.
+    """
     due: list[Work] = []
     waiting: dict[str, float] = {}
     given_up: dict[str, Tries] = {}
+    outdated: dict[str, str] = {}
     for work in works:
         attempts = tries(work, runs)
         remaining = seconds_to_wait(attempts, now)
-        if attempts.count >= MAX_ATTEMPTS:
+        last = next((r for r in runs if work.fingerprint in r.fingerprints), None)
+        if last and last.is_outdated and last.ended > loaded:
+            outdated[work.table] = last.run_id
+        elif attempts.count >= MAX_ATTEMPTS:
             given_up[work.table] = attempts
         elif attempts.count and remaining > 0:
             waiting[work.table] = remaining
         else:
             due.append(work)
-    return Decision(tuple(due), waiting, given_up)
+    return Decision(tuple(due), waiting, given_up, outdated)
 
 
 def with_downstream(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import dagster as dg
 
@@ -40,9 +41,6 @@ def request(
     selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in with_asset]
     if has_patterns(watch.pipeline) and may_add_tables(tables, specs, with_asset):
         selection.append(new_tables_key(watch.pipeline))
-    config: dict[str, object] = {}
-    if new_tables_key(watch.pipeline) in selection:
-        config = {"ops": {watch.new_tables_step: {"config": {"known": watch.asset_tables}}}}
     # Downstream tables may be pending without being due: the run counts as an attempt for them too.
     works = [table.work for table in pending if table.work.table in tables]
     plan = plan_id(decision.due)
@@ -54,7 +52,7 @@ def request(
         run_history.PENDING_TAG: " ".join(w.fingerprint for w in works),
         **_summary_tags(decision, size),
     }
-    return dg.RunRequest(run_key(name, plan, attempt), run_config=config, tags=tags, asset_selection=selection)
+    return dg.RunRequest(run_key(name, plan, attempt), tags=tags, asset_selection=selection)
 
 
 def checks_of(
@@ -85,11 +83,13 @@ class Watch:
 
     Attributes:
         loaded: the tables with an asset in the loaded definitions.
+        since: when these were loaded, in seconds since 1970.
     """
 
     pipeline: Pipeline
     loaded: tuple[Spec, ...]
     config: LakeConfig
+    since: float = field(default_factory=time.time)
 
     @property
     def job(self) -> str:

@@ -109,7 +109,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         ready = [table for table in pending if not table.wait]
         fingerprints = frozenset(table.work.fingerprint for table in ready)
         runs = run_history.past_runs(context.instance, watch.pipeline.name, fingerprints) if ready else []
-        decision = decide([table.work for table in ready], runs, now)
+        decision = decide([table.work for table in ready], runs, now, watch.since)
         for text in _held_back(decision):
             context.log.warning(text)
         if not decision.due:
@@ -156,4 +156,9 @@ def _held_back(decision: Decision) -> list[str]:
         for table, tries in decision.given_up.items()
     ]
     waiting = [f"{table} failed and is retried in {remaining:.0f} s" for table, remaining in decision.waiting.items()]
-    return [*given_up, *waiting]
+    outdated = [
+        f"run {run[:8]} found no asset of {table}: the pipeline's files have changed since this code location was "
+        "loaded. Reload it"
+        for table, run in decision.outdated.items()
+    ]
+    return [*given_up, *waiting, *outdated]

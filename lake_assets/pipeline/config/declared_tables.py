@@ -9,14 +9,13 @@ from pathlib import Path
 
 from sqlglot import exp
 
-from lake_assets.errors import CorruptMetadataError, ModelError, PipelineError, TableClaimedError
+from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import spelled
 from lake_assets.models.model_spec import ModelSpec
@@ -39,6 +38,7 @@ from lake_assets.pipeline.config.python_models import python_spec
 from lake_assets.pipeline.config.setting_lines import Place, SettingLines
 from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import ModelText, circles_of
+from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.stream_tables import StreamTable, batch_size
 from lake_assets.pipeline.table_graph import Spec, ordered
 from lake_assets.tables.audits.audit_kinds import Audit
@@ -102,7 +102,7 @@ class DeclaredTables:
         """Whether the tables depend on the contents of the streams."""
         return any(t.is_pattern for stream in self.config.streams for t in stream.tables)
 
-    def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
+    def specs(self, lake: LakeBase, *, alone: bool = True, contents: StreamContents | None = None) -> list[Spec]:
         """Return all tables, upstream first.
 
         A pattern matches the tables that the stream contained so far, so the list grows with the stream.
@@ -114,21 +114,22 @@ class DeclaredTables:
             lake: the lake of the tables.
             alone: whether models may only read tables that exist or belong to this pipeline; False if other pipelines
                 may still create them.
+            contents: the streams' source tables and their makers; default: as they are now.
 
         Raises:
             TableClaimedError: two declarations claim one table.
             PipelineError: Python models or jobs depend on each other in a circle, or read a table that nothing creates.
         """
-        found = self.read(lake, alone=alone)
+        found = self.read(lake, alone=alone, contents=contents)
         if found.mistakes:
             is_claim = all(isinstance(m, TableClaimedError) for m in found.mistakes)
             raise (TableClaimedError if is_claim else PipelineError)("\n".join(map(str, found.mistakes)))
         return found.specs
 
-    def read(self, lake: LakeBase, *, alone: bool = True) -> Declarations:
+    def read(self, lake: LakeBase, *, alone: bool = True, contents: StreamContents | None = None) -> Declarations:
         """Return all tables with all mistakes in their declarations; see `specs`."""
         mistakes: list[PipelineError] = []
-        placed = [*self._of_streams(lake, mistakes)]
+        placed = [*self._of_streams(lake, contents or StreamContents(lake), mistakes)]
         placed += self._models(lake.config.name, {s.table for s, _ in placed}, mistakes)
         made = [*(s.table for s, _ in placed), *(m.table for m in self.python)]
         made += [TableId.parse(j.table) for j in self.config.jobs]
@@ -151,14 +152,16 @@ class DeclaredTables:
             specs = ordered(specs, self.config.name)
         return Declarations(specs, mistakes, places)
 
-    def _of_streams(self, lake: LakeBase, mistakes: list[PipelineError]) -> Iterator[tuple[Spec, Place]]:
+    def _of_streams(
+        self, lake: LakeBase, contents: StreamContents, mistakes: list[PipelineError]
+    ) -> Iterator[tuple[Spec, Place]]:
         """Yield the tables of the streams, each with its place in the settings."""
         streams = [(i, stream, self.raw(lake, stream)) for i, stream in enumerate(self.config.streams)]
         yield from ((raw, ("streams", i)) for i, _, raw in streams)
-        claims = [(i, stream, raw, c, d) for i, stream, raw in streams for c, d in self._claims(lake, stream, raw)]
+        claims = [(i, stream, raw, c, d) for i, stream, raw in streams for c, d in self._claims(contents, stream, raw)]
         models = [*(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)]
         models += [TableId.parse(j.table) for j in self.config.jobs]
-        refusals = refused(lake, [claim for _, _, _, claim, _ in claims], models)
+        refusals = refused(contents, [claim for _, _, _, claim, _ in claims], models)
         for i, stream, raw, claim, declared in claims:
             place = ("streams", i, "tables", next(n for n, t in enumerate(stream.tables) if t is declared))
             staging = self._staging(stream, raw, claim, declared)
@@ -176,9 +179,9 @@ class DeclaredTables:
         names = [m.name for m in self.config.models]
         return ("models", names.index(str(model.table))) if str(model.table) in names else ("python",)
 
-    def _claims(self, lake: LakeBase, stream: Stream, raw: RawSpec) -> Iterator[tuple[Claim, StreamTable]]:
+    def _claims(self, contents: StreamContents, stream: Stream, raw: RawSpec) -> Iterator[tuple[Claim, StreamTable]]:
         below = (stream.namespace,) if stream.namespace else ()
-        for source, declared in self._tables(lake, stream, raw.table):
+        for source, declared in self._tables(contents, stream, raw.table):
             name = declared.name or stream.prefix + source.name
             final = TableId(("final", *below), name) if declared.final else None
             yield Claim(source, raw.table, TableId(("staging", *below), name), final, declared.is_pattern), declared
@@ -338,7 +341,9 @@ class DeclaredTables:
             shown=combined_settings([stream, self.config]),
         )
 
-    def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, StreamTable]]:
+    def _tables(
+        self, contents: StreamContents, stream: Stream, raw: TableId
+    ) -> Iterator[tuple[SourceTable, StreamTable]]:
         named = [t for t in stream.tables if not t.is_pattern]
         for declared in named:
             yield SourceTable.parse(declared.table), declared
@@ -346,11 +351,7 @@ class DeclaredTables:
         if not patterns:
             return
         exact = {t.table for t in named}
-        try:
-            sources = routes(lake, raw)
-        except CorruptMetadataError:
-            return  # its own step reports the error, and tables of other streams continue
-        for source in sources:
+        for source in contents.sources(raw):
             text = str(source)
             if text in exact or any(fnmatch.fnmatchcase(text, p) for p in stream.exclude):
                 continue

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from lake_assets.errors import CorruptMetadataError
 from lake_assets.formats import SourceTable
-from lake_assets.ingest.staging.staging_columns import source_of
-from lake_assets.lake import LakeBase, TableId
-from lake_assets.tables.pending_windows import known_marks
+from lake_assets.lake import TableId
+from lake_assets.pipeline.config.stream_contents import StreamContents
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,14 @@ class Claim:
         return TableId(self.staging.namespace, f"{self.raw.name}.{self.source}")
 
 
-def refused(lake: LakeBase, claims: Sequence[Claim], models: Collection[TableId]) -> dict[Claim, str]:
+def refused(contents: StreamContents, claims: Sequence[Claim], models: Collection[TableId]) -> dict[Claim, str]:
     """Return the claims whose name belongs to another table, each with that table.
 
     The claim that created the staging table keeps it. If there is no such table, tables declared by name win over
     matches of patterns, and among these the first.
 
     Args:
-        lake: the lake of the tables.
+        contents: who made existing staging tables.
         claims: all claims of a pipeline.
         models: the tables of its models.
     """
@@ -55,7 +53,7 @@ def refused(lake: LakeBase, claims: Sequence[Claim], models: Collection[TableId]
         by_name.setdefault(claim.staging, []).append(claim)
     refusals: dict[Claim, str] = {}
     for rivals in by_name.values():
-        keeper = _keeper(lake, rivals) if len(rivals) > 1 else rivals[0]
+        keeper = _keeper(contents, rivals) if len(rivals) > 1 else rivals[0]
         for claim in rivals:
             if claim.is_match and (model_names := {claim.staging, claim.final} & set(models)):
                 refusals[claim] = f"{', '.join(map(str, model_names))} is a model of this pipeline"
@@ -64,14 +62,9 @@ def refused(lake: LakeBase, claims: Sequence[Claim], models: Collection[TableId]
     return refusals
 
 
-def _keeper(lake: LakeBase, rivals: Sequence[Claim]) -> Claim:
-    try:
-        table = lake.find(rivals[0].staging)
-    except CorruptMetadataError:
-        table = None  # its own step reports the error
-    if table is not None:
-        marks, source = known_marks(table), source_of(table)
-        makers = [c for c in rivals if str(c.source) == source]
-        if makers:
-            return next((c for c in makers if str(c.raw) in marks), makers[0])
+def _keeper(contents: StreamContents, rivals: Sequence[Claim]) -> Claim:
+    if (made := contents.maker(rivals[0].staging)) and (
+        makers := [c for c in rivals if str(c.source) == made["source"]]
+    ):
+        return next((c for c in makers if str(c.raw) in made["raw"]), makers[0])
     return next((c for c in rivals if not c.is_match), rivals[0])
