@@ -1,9 +1,9 @@
 """Every kind of table, every way to write it, disturbed at each point of a step: whatever happens, no wrong row stays.
 
-A step is run again and again, and at each of its writes in turn, once before and once after it, and before its looks into
-the catalog, something else happens: another deployment runs another declaration of the table, the same step runs a second time, another program compacts
-the table, the process ends. Then both declarations are run to their end in turn, and each time the table has to hold
-the rows of the declaration.
+A step is run again and again, and before and after its writes, and before its looks into the catalog, something else
+happens: another deployment runs another declaration of the table, the same step runs a second time, another program
+compacts the table, the process ends. Then both declarations are run to their end in turn, and each time the table has
+to hold the rows of the declaration.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ CASES = {
     "overwritten": Case("agg.total", total, total_otherwise),
 }
 WAYS = ("change", "rebuild")
-# Of the looks into the catalog, it happens at each n-th.
-EVERY = max(1, 5 // HISTORIES)
+# Of the points of a step, it happens at so many.
+MOST = 4 * HISTORIES
 OFTEN = {("copies", "rebuild")}
 
 
@@ -171,55 +171,55 @@ def points(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
     return points
 
 
-def disturbed(world: World, way: str, meanwhile: Callable[[], None]) -> list[str]:
-    """Run a step by the old declaration until something has happened at each of its points; return these.
+def disturbed(world: World, way: str, meanwhile: Callable[[], None], most: int = MOST) -> int:
+    """Disturb a step by the old declaration at its points, and look at the table after each time.
 
     Args:
         world: the tables.
         way: how the table is written.
         meanwhile: what happens.
+        most: the number of points at which it happens, evenly spread over all.
+
+    Returns:
+        The number of points at which it happened.
     """
-    case, seen = world.case, list[str]()
     for which in ("old", "new", "old"):
         world.arrive() if world.log else world.land()
         world.settle(which)
-    happened: list[str] = []
-
-    looks = 0
-
-    def at(point: str) -> None:
-        nonlocal looks
-        if point == "a look":
-            looks += 1
-            point = f"look {looks}"
-            if looks % EVERY:
-                return
-        if not happened and point not in seen:
-            happened.append(point)
-            meanwhile()
-
-    while True:
-        happened.clear()
-        looks = 0
-        case.declare(world, "old")
-        if way == "change":
-            world.arrive()
-        world.points.hook = at
-        try:
-            world.step(way)
-        except (ConcurrentWriteError, Killed):
-            assert happened, "a step alone loses no race"
-        finally:
-            world.points.hook, world.points.armed, world.points.ended = None, False, False
-        if not happened:
-            world.settle("old")
-            return seen
-        seen += happened
+    total, happened = len(points_of(world, way)), 0
+    world.settle("old")
+    for index in sorted({n * total // most for n in range(most)}):
+        seen = points_of(world, way, index, meanwhile)
+        happened += len(seen) > index
         try:
             world.settle("new")
             world.settle("old")
         except AssertionError as e:
-            raise AssertionError(f"{happened[0]}: {e}") from e
+            raise AssertionError(f"{seen[index]}, point {index + 1} of {total}: {e}") from e
+    return happened
+
+
+def points_of(world: World, way: str, index: int = -1, meanwhile: Callable[[], None] | None = None) -> list[str]:
+    """Run a step by the old declaration; at one of its points something happens. Return its points up to then."""
+    world.case.declare(world, "old")
+    if way == "change":
+        world.arrive()
+    seen: list[str] = []
+
+    def at(point: str) -> None:
+        if len(seen) <= index or meanwhile is None:
+            seen.append(point)
+            if meanwhile is not None and len(seen) == index + 1:
+                meanwhile()
+
+    world.points.hook = at
+    try:
+        world.step(way)
+    except (ConcurrentWriteError, Killed):
+        assert len(seen) == index + 1, "a step alone loses no race"
+    finally:
+        world.points.hook, world.points.armed, world.points.ended = None, False, False
+    return seen
 
 
 def cases(often: set[tuple[str, str]] | None = None) -> list[Any]:
@@ -242,20 +242,21 @@ def test_another_declaration_meanwhile(lake: Lake, points: Points, name: str, wa
         step_retries.absorb(world.other, world.spec())
         case.declare(world, "old")
 
-    assert len(disturbed(world, way, run_the_other)) > 1
+    most = 12 if (name, way) in OFTEN else MOST
+    assert disturbed(world, way, run_the_other, most) > 2
 
 
 @pytest.mark.parametrize(("name", "way"), cases())
 def test_the_same_step_meanwhile(lake: Lake, points: Points, name: str, way: str) -> None:
     world = World(lake, CASES[name], points)
-    assert len(disturbed(world, way, lambda: world.step(way, world.other))) > 1
+    assert disturbed(world, way, lambda: world.step(way, world.other)) > 2
 
 
 @pytest.mark.parametrize(("name", "way"), cases())
 def test_a_compaction_meanwhile(lake: Lake, points: Points, name: str, way: str) -> None:
     world = World(lake, CASES[name], points)
     call = f"CALL lake.system.rewrite_data_files(table => '{CASES[name].table}', options => map('rewrite-all', 'true'))"
-    assert len(disturbed(world, way, lambda: world.other.spark().sql(call) and None)) > 1
+    assert disturbed(world, way, lambda: world.other.spark().sql(call) and None) > 2
 
 
 @pytest.mark.parametrize(("name", "way"), cases())
@@ -267,7 +268,7 @@ def test_the_end_of_the_process(lake: Lake, points: Points, name: str, way: str)
         world.points.armed = world.points.ended = True
         raise Killed
 
-    assert len(disturbed(world, way, end)) > 1
+    assert disturbed(world, way, end) > 2
 
 
 @pytest.mark.parametrize(
