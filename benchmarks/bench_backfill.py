@@ -39,7 +39,7 @@ from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.redone_rows import Selection
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.recompute import recompute
+from lake_assets.pipeline.redo import redo_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.pipeline.verification import verify
 
@@ -134,7 +134,7 @@ def single_partitions(lake: Lake, pipeline: Pipeline) -> float:
     spec = next(s for s in pipeline.specs(lake) if str(s.table) == "agg.valued")
     assert isinstance(spec, ComputedSpec)
     for day in range(1, 31):
-        recompute(lake, spec, [f"2024-06-{day:02}"])
+        redo_partitions(lake, spec, [f"2024-06-{day:02}"])
         run(lake, pipeline)
     return time.monotonic() - began
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from lake_assets.backfill.backfill_record import WHOLE, BackfillRecord, Redo
+from lake_assets.backfill.backfill_record import BackfillRecord, Redo
 from lake_assets.backfill.redone_rows import MAX_ROWS, RedoneRows, Selection, check_exists, redone_rows
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
@@ -18,7 +18,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline, PipelineGroup
-from lake_assets.pipeline.recompute import Chosen
+from lake_assets.pipeline.row_scope import EVERYTHING, RowScope
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec, lookups_of
 from lake_assets.pipeline.table_steps import step_of
 
@@ -45,7 +45,7 @@ class TablePlan:
 
     table: str
     redo: Redo
-    chunks: tuple[Chosen, ...]
+    chunks: tuple[RowScope, ...]
     what: str
     why: str
     rows: int
@@ -118,16 +118,16 @@ def plan(
     below = downstream_of(specs, table) if downstream else []
     left_out = _left_out(lake, specs, [s.table for s in below], {table})
     members = [first, *(s for s in below if str(s.table) not in left_out)]
-    redone = RedoneRows((WHOLE,), 1.0)
+    redone = RedoneRows((EVERYTHING,), 1.0)
     if not selection.is_everything:
         assert isinstance(first, ComputedSpec)
         redone = redone_rows(lake, first, selection, max_rows)
     tables: list[TablePlan] = []
     for spec in members:
         if spec is not first:
-            tables.append(_planned(lake, spec, "changes", (WHOLE,), redone.share, past))
+            tables.append(_planned(lake, spec, "changes", (EVERYTHING,), redone.share, past))
         elif selection.is_everything:
-            tables.append(_planned(lake, spec, "everything", (WHOLE,), 1.0, past))
+            tables.append(_planned(lake, spec, "everything", (EVERYTHING,), 1.0, past))
         else:
             tables.append(_planned(lake, spec, "rows", redone.chunks, redone.share, past))
     request = f"{table}: {selection}{'' if downstream else ', without downstream tables'}"
@@ -165,9 +165,9 @@ def plan_tables(
     shares: dict[TableId, float] = {}
     for spec in (s for s in specs if str(s.table) not in left_out):
         keys, redo = chosen[spec.table], "changes"
-        redone = RedoneRows((WHOLE,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
+        redone = RedoneRows((EVERYTHING,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
         if keys is None:
-            redone, redo = RedoneRows((WHOLE,), 1.0), "everything"
+            redone, redo = RedoneRows((EVERYTHING,), 1.0), "everything"
         elif keys:
             redone, redo = redone_rows(lake, spec, _selection(keys), max_rows), "rows"
         shares[spec.table] = redone.share
@@ -232,7 +232,7 @@ def _left_out(
 
 
 def _planned(
-    lake: LakeBase, spec: Spec, redo: Redo, pieces: tuple[Chosen, ...], share: float, past: Sequence[BackfillRecord]
+    lake: LakeBase, spec: Spec, redo: Redo, pieces: tuple[RowScope, ...], share: float, past: Sequence[BackfillRecord]
 ) -> TablePlan:
     read = [summary_of(lake.table(s).current_snapshot()) for s in spec.sources if lake.exists(s)]
     own = lake.table(spec.table).current_snapshot()
@@ -261,7 +261,7 @@ def _planned(
     )
 
 
-def _labels(pieces: Sequence[Chosen]) -> str:
+def _labels(pieces: Sequence[RowScope]) -> str:
     if len(pieces) == 1:
         return pieces[0].label
     return f"{len(pieces)} chunks, the first of {pieces[0].label}"

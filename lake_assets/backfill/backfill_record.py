@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 from lake_assets.errors import BackfillError, BackfillNotFoundError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.refs import BACKFILL_TAG
-from lake_assets.pipeline.recompute import Chosen
+from lake_assets.pipeline.row_scope import EVERYTHING, RowScope
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import is_gone, owner
 
@@ -34,7 +34,6 @@ _ID = re.compile(r"b[0-9a-f]{6}")
 # `building` also if its process was killed; `publishing` during the commit, whose result only the tables know;
 # `discarding` once files may be deleted.
 State = Literal["building", "failed", "ready", "publishing", "published", "undone", "discarding", "discarded"]
-WHOLE = Chosen("", (), "")
 OPEN: tuple[State, ...] = ("building", "failed", "ready", "publishing", "discarding")
 Publish = Literal["auto", "manual"]
 Redo = Literal["everything", "rows", "changes", "before"]
@@ -63,7 +62,7 @@ class TableRecord:
 
     table: str
     redo: Redo
-    chunks: tuple[Chosen, ...] = (WHOLE,)
+    chunks: tuple[RowScope, ...] = (EVERYTHING,)
     begun: int = 0
     done: int = 0
     is_repeated: bool = False
@@ -256,7 +255,7 @@ def joined(files: Iterable[Path]) -> str:
 
 def _table(stored: dict[str, Any]) -> TableRecord:
     chunks = stored.pop("chunks")
-    return TableRecord(**stored, chunks=tuple(Chosen(c["where"], tuple(c["columns"]), c["label"]) for c in chunks))
+    return TableRecord(**stored, chunks=tuple(RowScope(c["where"], tuple(c["columns"]), c["label"]) for c in chunks))
 
 
 def _user() -> str:

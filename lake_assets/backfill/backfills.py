@@ -14,7 +14,6 @@ from lake_assets.backfill import cleanup, publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan
 from lake_assets.backfill.backfill_record import (
     KEEP_DAYS,
-    WHOLE,
     BackfillRecord,
     Publish,
     Records,
@@ -28,10 +27,10 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Outcome, Pipeline, PipelineGroup, SnapshotPins
-from lake_assets.pipeline.recompute import recompute_rows
+from lake_assets.pipeline.redo import redo
+from lake_assets.pipeline.row_scope import EVERYTHING
 from lake_assets.pipeline.step_retries import absorb
-from lake_assets.pipeline.table_graph import ComputedSpec, Spec, also_read_by
-from lake_assets.pipeline.table_rebuild import rebuild
+from lake_assets.pipeline.table_graph import Spec, also_read_by
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.batch_limits import LEFT
 
@@ -197,12 +196,11 @@ class Backfill:
     def _redo(self, spec: Spec, at: TableRecord, pins: SnapshotPins) -> Outcome:
         lake, chunk = self._side.lake, at.chunks[at.done]
         if at.redo == "everything":
-            return rebuild(lake, spec, pins)
+            return redo(lake, spec, pins=pins)
         followed = self._absorb_all(spec, pins)
         if at.redo != "rows":
             return followed
-        assert isinstance(spec, ComputedSpec)
-        redone = recompute_rows(lake, spec, chunk)
+        redone = redo(lake, spec, chunk)
         if followed.changed and not redone.changed:
             redone = replace(redone, why=f"{followed.why}; {redone.why}")
         return _together(followed, redone)
@@ -336,7 +334,7 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
         raise BackfillError(f"the backfill {past.id} is {past.state}: only a published one can be undone")
     publishing.check_undoable(lake, past, [publishing.settled(lake, r) for r in records.all()])
     tables = [
-        TableRecord(t.table, "before", (WHOLE,), start=t.before, why=f"starts from before {past.id}")
+        TableRecord(t.table, "before", (EVERYTHING,), start=t.before, why=f"starts from before {past.id}")
         for t in past.tables
         if t.after is not None
     ]

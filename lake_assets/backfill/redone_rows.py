@@ -20,7 +20,7 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.names import literal, nearest, spelled
-from lake_assets.pipeline.recompute import Chosen, chosen_partitions
+from lake_assets.pipeline.row_scope import RowScope, rows_of_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
@@ -82,7 +82,7 @@ class RedoneRows:
         share: the estimated share of the table's rows, 1 being all.
     """
 
-    chunks: tuple[Chosen, ...]
+    chunks: tuple[RowScope, ...]
     share: float
 
 
@@ -112,7 +112,7 @@ def redone_rows(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_ro
             ends = (f"CAST({literal(end)} AS {kind})" for end in (selection.low, selection.high))
             lake.spark().sql(f"SELECT {', '.join(ends)}").collect()
         where = f"coalesce({_between(quote(column), kind, selection.low, selection.high)}, false)"
-        return RedoneRows((Chosen(where, (column,), label),), 1.0)
+        return RedoneRows((RowScope(where, (column,), label),), 1.0)
     if spec.partitions is not None and spec.partitions.every is not None:
         keys = spec.partitions.keys_between(selection.low, selection.high)
         return _of_partitions(lake, spec, keys, max_rows)
@@ -125,11 +125,11 @@ def redone_rows(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_ro
 
 def _of_partitions(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str], max_rows: int) -> RedoneRows:
     table, types = lake.table(spec.table), columns_of(lake, spec.table)
-    chosen_partitions(spec, keys, types)  # refuses wrong keys before anything is counted
+    rows_of_partitions(spec, keys, types)  # refuses wrong keys before anything is counted
     present = max(1, _partitions_in(table))
     per_partition = max(1, visible_rows(table.current_snapshot()) // present)
     size = max(1, max_rows // per_partition)
-    parts = tuple(chosen_partitions(spec, part, types) for part in _parts(keys, size))
+    parts = tuple(rows_of_partitions(spec, part, types) for part in _parts(keys, size))
     return RedoneRows(parts, min(1.0, len(keys) / present))
 
 
@@ -217,7 +217,7 @@ def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
     left = f"struct({', '.join(map(quote, names))})"
     rows = [f"struct({', '.join(_value(v, types[n]) for n, v in zip(names, row, strict=True))})" for row in texts]
     parts = [
-        Chosen(f"{left} IN ({', '.join(part)})", tuple(names), label if len(rows) <= _KEYS else f"{len(part):,} keys")
+        RowScope(f"{left} IN ({', '.join(part)})", tuple(names), label if len(rows) <= _KEYS else f"{len(part):,} keys")
         for part in _parts(rows, _KEYS)
     ]
     return RedoneRows(

@@ -28,10 +28,9 @@ from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
 from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
 from lake_assets.pipeline.published_audits import audit
-from lake_assets.pipeline.recompute import recompute
+from lake_assets.pipeline.redo import redo, redo_partitions
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec, after
-from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
 
 
@@ -75,16 +74,18 @@ def table_asset(
                     aside = yield from redo_together(context, lake, pipeline, spec)
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt and aside is None
                 with with_context(context):
-                    outcome = (rebuild if is_rebuild else absorb)(
-                        lake, spec, run_pins(context.run, declared), file=pipeline.path
-                    )
+                    pins = run_pins(context.run, declared)
+                    if is_rebuild:
+                        outcome = redo(lake, spec, pins=pins, file=pipeline.path)
+                    else:
+                        outcome = absorb(lake, spec, pins, file=pipeline.path)
                 since, has_news = None, outcome.status == "absorbed" or not partitions
                 if aside is not None:
                     has_news = outcome.status == "absorbed" or aside.has_news
                     outcome, since = _combined(outcome, aside.outcome), aside.since
                 elif partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
-                    outcome = _combined(outcome, recompute(lake, spec, partitions))
+                    outcome = _combined(outcome, redo_partitions(lake, spec, partitions))
                 marks = dagster_partitions.mark(context, lake, spec, outcome, partitions, since)
                 _log(context, outcome)
                 # This reads the lake and may fail too. The retry then has nothing left to absorb.

@@ -22,9 +22,9 @@ from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_s
 from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
 from lake_assets.pipeline.pending import Pending, pending_of
+from lake_assets.pipeline.redo import redo
 from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables import leftovers, standing_failures
 from lake_assets.tables.batch_limits import LEFT
@@ -206,7 +206,7 @@ class Pipeline:
         if name not in specs:
             existing = ", ".join(map(str, specs)) or "none"
             raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {existing}")
-        return rebuild(lake, specs[name], file=self.path)
+        return redo(lake, specs[name], file=self.path)
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -26,6 +26,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.row_identity import identity
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
+from lake_assets.pipeline.row_scope import RowScope
 from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.pipeline.verification import expected_rows, planned_at
@@ -44,21 +45,6 @@ RECOMPUTED_PROPERTY = "lake-assets.recomputed"
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The rows to recompute.
-
-    Attributes:
-        where: a condition in SQL over the table's columns that is true or false for every row, never null.
-        columns: the columns in it.
-        label: what they are, such as `3 partitions`.
-    """
-
-    where: str
-    columns: tuple[str, ...]
-    label: str
-
-
-@dataclass(frozen=True)
 class _Expected:
     """Expected rows of a table.
 
@@ -73,54 +59,23 @@ class _Expected:
     as_a_whole: str = ""
 
 
-def recompute(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str]) -> Outcome:
-    """Recompute partitions of a table and write the rows that differ, in one commit, or none if all are equal.
+def recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
+    """Recompute chosen rows of a table and write those that differ, in one commit, or none if all are equal.
 
     A row in a wrong partition is moved, so no two rows share a key. If values depend on the order of rows (ties) across
     partitions, all partitions are computed: partitions of different computations may not add up to a valid result.
-
-    Args:
-        lake: the lake.
-        spec: the table, with `partitions`.
-        keys: keys of the partitions.
 
     Raises:
         NotRunError: the table does not exist yet, or has absorbed nothing.
         DefinitionChangedError: the table was built from another declaration: absorb first.
         SnapshotExpiredError, SnapshotNotFoundError: a snapshot that it has absorbed is missing.
-        PipelineError: a key is not one of the declared partitions.
         ConcurrentWriteError: every attempt lost a race to another writer.
         AuditFailedError: the new rows do not pass the audits. Nothing is published.
     """
-    chosen = chosen_partitions(spec, keys, {} if lake.find(spec.table) is None else columns_of(lake, spec.table))
-    return recompute_rows(lake, spec, chosen)
-
-
-def chosen_partitions(spec: ComputedSpec, keys: Sequence[str], types: Mapping[str, str]) -> Chosen:
-    """Return the rows of some partitions.
-
-    Args:
-        spec: the table, with `partitions`.
-        keys: keys of the partitions.
-        types: the table's columns with Spark SQL types; empty: it does not exist.
-
-    Raises:
-        PipelineError: the table has no `partitions`, or a key is not one of them.
-    """
-    by = spec.partitions
-    if by is None:
-        raise PipelineError(f"{spec.table} has no `partitions`")
-    by = by.spelled_as(types)
-    where = by.condition(keys, types[by.by]) if by.by in types else "false"
-    return Chosen(where, (by.by,), f"{len(keys)} partition{'s' if len(keys) != 1 else ''}")
-
-
-def recompute_rows(lake: LakeBase, spec: ComputedSpec, chosen: Chosen) -> Outcome:
-    """Recompute chosen rows of a table and write those that differ; see `recompute`."""
     return retried(lake, spec, lambda: _recompute(lake, spec, chosen))
 
 
-def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: Chosen) -> Outcome:
+def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
     began, name = time.monotonic(), str(spec.table)
     table = lake.find(spec.table)
     if table is None or table.metadata.current_snapshot_id is None:
@@ -161,7 +116,7 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: Chosen) -> Outcome:
 
 
 def _expected(
-    lake: LakeBase, spec: ComputedSpec, table: Table, chosen: Chosen, scope: contextlib.ExitStack
+    lake: LakeBase, spec: ComputedSpec, table: Table, chosen: RowScope, scope: contextlib.ExitStack
 ) -> _Expected:
     if isinstance(spec, FinalSpec):
         target, rows = all_rows(lake, spec, table, scope)

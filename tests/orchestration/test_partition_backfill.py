@@ -269,7 +269,7 @@ def test_an_interrupted_run_is_continued_by_its_repetition(
     redone: Redone, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redone.launch("one")
-    where, call = (backfills, "recompute_rows") if state == "building" else (Backfill, "publish")
+    where, call = (backfills, "redo") if state == "building" else (Backfill, "publish")
     with monkeypatch.context() as patch:
         patch.setattr(where, call, interrupted)
         assert not redone.step("one", "final.orders", "agg.wide").success

@@ -15,7 +15,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.recompute import recompute
+from lake_assets.pipeline.redo import redo_partitions
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.streams import Feed
@@ -86,13 +86,13 @@ def test_damaged_partitions_are_as_their_sources_say_again(lake: Lake, declared:
         assert rows(feed, table) != good
         head = len(lake.table(table).history())
         keys = {str(spec.partitions.key_of(v)) for v in CITIES}
-        outcome = recompute(lake, spec, sorted(keys))
+        outcome = redo_partitions(lake, spec, sorted(keys))
         assert rows(feed, table) == good, outcome
         assert len(lake.table(table).history()) == head + 1
         assert outcome.strategy == "recompute"
         assert outcome.changed
         assert read_marks(lake.table(table)) == marks
-        again = recompute(lake, spec, sorted(keys))
+        again = redo_partitions(lake, spec, sorted(keys))
         assert again.snapshot is None
         assert len(lake.table(table).history()) == head + 1
     # Later changes apply to it.
@@ -118,7 +118,7 @@ def test_partitions_whose_rows_depend_on_each_other_by_ties_are_recomputed_toget
         "options => map('rewrite-all', 'true'))"
     )
     pipeline.run(lake)
-    whole, within = (recompute(lake, s, ["a"]) for s in pipeline.specs(lake) if isinstance(s, ModelSpec))
+    whole, within = (redo_partitions(lake, s, ["a"]) for s in pipeline.specs(lake) if isinstance(s, ModelSpec))
     assert sorted(r["n"] for r in spark.table("agg.numbered").collect()) == list(range(1, 9))
     assert "all rows are computed, because" in whole.why
     assert "all partitions" not in within.why
@@ -130,7 +130,7 @@ def test_what_cannot_be_recomputed_is_named(lake: Lake) -> None:
     feed = Feed(lake, {"table": "public.people", "partitions": "city"})
     (spec,) = (s for s in feed.pipeline.specs(lake, alone=False) if isinstance(s, FinalSpec))
     with pytest.raises(NotRunError, match="never run"):
-        recompute(lake, spec, ["a"])
+        redo_partitions(lake, spec, ["a"])
     feed.deliver([Event(PEOPLE, "c", (1, 1), {"id": 1, "city": "a", "age": 1})])
     wrong = Feed(lake, {"table": "public.people", "partitions": "nowhere"})
     with pytest.raises(PipelineError, match="`partitions` names nowhere"):
