@@ -32,9 +32,9 @@ def constants(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            is_tuple = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-            pairs = zip(target.elts, node.value.elts, strict=True) if is_tuple else [(target, node.value)]
-            for name, value in pairs:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            for name, value in zip(names, values, strict=False):  # a call may return several values
                 if isinstance(name, ast.Name) and name.id.isupper():
                     is_plain = all(isinstance(n, ast.Constant | ast.BinOp | ast.operator) for n in ast.walk(value))
                     number = eval(ast.unparse(value), {}) if is_plain else None
