@@ -30,9 +30,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.lake import SparkConfig, TableId
+from lake_assets.lake import SparkConfig, TableId, thresholds
 from lake_assets.lake.names import literal
-from lake_assets.tables import spark_tuning
 from lake_assets.tables.merge_pruning import prune
 
 TABLE = TableId(("bench",), "final")
@@ -44,7 +43,7 @@ LAYOUTS = {
     "bucketed": ("PARTITIONED BY (bucket(16, id))", "xxhash64(id)"),
 }
 # Up to this many changes are one partition, and so one file, in the product.
-FEW = spark_tuning.SMALL_ROWS
+FEW = thresholds.SMALL_INPUT_ROWS
 REQUIRED: dict[str, Required] = {
     "scattered, 1,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),
     "scattered, 50,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),

@@ -11,12 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.lake import SparkConfig
+from lake_assets.lake import SparkConfig, thresholds
 from lake_assets.lake.spark_session import packages
-from lake_assets.models.operators import operator_deltas
-from lake_assets.models.steps import cost_estimate, retract_step
 from lake_assets.runtime.jars import resolve
-from lake_assets.tables.writing import table_writer
 from tests.support.kills import Points, around_writes
 
 # The data of a test is a handful of rows: what Spark does for big ones costs more than it saves.
@@ -85,11 +82,10 @@ def _no_settings_of_the_user() -> Iterator[None]:
 def _few_rows_are_absorbed_as_many_are() -> Iterator[None]:
     """The tables of tests are small; what is tested is how changes are absorbed. Other programs have the default."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cost_estimate, "FULL_UP_TO", 0)
+        patch.setattr(thresholds, "FULL_UP_TO_COST", 0)
         # Some are read whole, and some are large enough for lookups by keys, or for pruning.
-        patch.setattr(operator_deltas, "SMALL_SIDE", 12)
-        patch.setattr(retract_step, "SMALL_ROWS", 12)
-        patch.setattr(table_writer, "SMALL_ROWS", 12)
+        patch.setattr(thresholds, "SMALL_SIDE_ROWS", 12)
+        patch.setattr(thresholds, "SMALL_TARGET_ROWS", 12)
         yield
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Redo
-from lake_assets.backfill.redone_rows import MAX_ROWS, RedoneRows, Selection, check_exists, redone_rows
+from lake_assets.backfill.redone_rows import RedoneRows, Selection, check_exists, redone_rows
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline, PipelineGroup
@@ -91,7 +91,7 @@ def plan(
     selection: Selection,
     *,
     downstream: bool = True,
-    max_rows: int = MAX_ROWS,
+    max_rows: int = thresholds.ROWS_A_CHUNK,
     past: Sequence[BackfillRecord] = (),
 ) -> BackfillPlan:
     """Plan a backfill of a table and everything downstream of it.
@@ -139,7 +139,7 @@ def plan_tables(
     pipeline: Pipeline | PipelineGroup,
     chosen: Mapping[TableId, Sequence[str] | None],
     *,
-    max_rows: int = MAX_ROWS,
+    max_rows: int = thresholds.ROWS_A_CHUNK,
     past: Sequence[BackfillRecord] = (),
 ) -> BackfillPlan:
     """Plan a backfill of several chosen tables, as an orchestrator asks for it.

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import EVENT_TIME
-from lake_assets.lake import LakeBase, quote
+from lake_assets.lake import LakeBase, quote, thresholds
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.names import literal, nearest, spelled
@@ -24,10 +24,6 @@ from lake_assets.pipeline.row_scope import RowScope, rows_of_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
-# Rows that one chunk computes, roughly.
-MAX_ROWS = 5_000_000
-# Keys in the condition of one chunk, and of a backfill: more keys are a large part of the table anyway.
-_KEYS, MAX_KEYS = 10_000, 1_000_000
 _ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "float", "double", "string")
 
 
@@ -86,7 +82,9 @@ class RedoneRows:
     share: float
 
 
-def redone_rows(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_rows: int = MAX_ROWS) -> RedoneRows:
+def redone_rows(
+    lake: LakeBase, spec: ComputedSpec, selection: Selection, max_rows: int = thresholds.ROWS_A_CHUNK
+) -> RedoneRows:
     """Return the rows of a table that a selection redoes, in chunks of about `max_rows` rows.
 
     Reads the keys of a range of events with Spark, else metadata.
@@ -207,18 +205,21 @@ def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
     names = keys.columns
     casts = (F.col(quote(n)).cast(types[n]).cast("string") for n in names)
     with _wrong_values(spec, types, names):
-        texts = keys.select(*casts).limit(MAX_KEYS + 1).collect()
+        texts = keys.select(*casts).limit(thresholds.BACKFILL_KEYS + 1).collect()
     if not texts:
         raise BackfillError(f"{spec.table}: the selection has no keys, so there is nothing to redo")
-    if len(texts) > MAX_KEYS:
-        raise BackfillError(f"{spec.table}: more than {MAX_KEYS:,} keys: redo everything (--all) instead")
+    if len(texts) > thresholds.BACKFILL_KEYS:
+        raise BackfillError(
+            f"{spec.table}: more than {thresholds.BACKFILL_KEYS:,} keys: redo everything (--all) instead"
+        )
     label = f"{len(texts):,} key{'s' if len(texts) != 1 else ''}"
     # Comparing structs, null equals null.
     left = f"struct({', '.join(map(quote, names))})"
     rows = [f"struct({', '.join(_value(v, types[n]) for n, v in zip(names, row, strict=True))})" for row in texts]
+    most = thresholds.KEYS_A_CHUNK
     parts = [
-        RowScope(f"{left} IN ({', '.join(part)})", tuple(names), label if len(rows) <= _KEYS else f"{len(part):,} keys")
-        for part in _parts(rows, _KEYS)
+        RowScope(f"{left} IN ({', '.join(part)})", tuple(names), label if len(rows) <= most else f"{len(part):,} keys")
+        for part in _parts(rows, most)
     ]
     return RedoneRows(
         tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot())))

@@ -14,10 +14,7 @@ from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.manifests import Entry, Manifest, ManifestReader, check_counts
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.capture.windows import Window
-
-# If deletes apply to more files than this, manifests are read completely instead of by index.
-MANY_PATHS = 10_000
-
+from lake_assets.lake import thresholds
 
 State = tuple[str, int]
 
@@ -143,7 +140,7 @@ def _with_changed_deletes(
     """Return the files in unchanged manifests to which changed deletes apply, as seen by start and end."""
     candidates = [m for m in common if index.may_reach(m)]
     paths = index.paths
-    if paths is not None and len(paths) <= MANY_PATHS:
+    if paths is not None and len(paths) <= thresholds.INDEX_LOOKUP_FILES:
         entries = reader.entries_of(candidates, paths, keep=index.applying_to)
     else:
         entries = reader.completed(reader.entries(candidates, keep=index.applying_to))

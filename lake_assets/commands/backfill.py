@@ -12,13 +12,13 @@ from rich.table import Table
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
-from lake_assets.backfill.redone_rows import MAX_ROWS, Selection
+from lake_assets.backfill.redone_rows import Selection
 from lake_assets.commands.printing import console, local, print_json, size, stderr, visible
 from lake_assets.commands.run_and_status import AsJson
 from lake_assets.commands.table_pipelines import pipeline_of
 from lake_assets.errors import BackfillError, LakeError
 from lake_assets.facade import Lake
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
 
 PipelineOption = Annotated[
@@ -50,7 +50,9 @@ def backfill(
     publish: Annotated[
         Literal["auto", "manual"], typer.Option(help="manual: wait for `lake-assets publish` or `discard`")
     ] = "auto",
-    max_rows: Annotated[int, typer.Option(help="rows that are computed at a time, roughly", min=1)] = MAX_ROWS,
+    max_rows: Annotated[
+        int, typer.Option(help="rows that are computed at a time, roughly", min=1)
+    ] = thresholds.ROWS_A_CHUNK,
     keep_days: Annotated[int, typer.Option(help="days in which it can be undone", min=1)] = KEEP_DAYS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and stop")] = False,
     pipeline: PipelineOption = None,

@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from lake_assets.capture import capture
 from lake_assets.errors import SnapshotExpiredError
 from lake_assets.formats import SourceTable
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property
 
@@ -28,7 +28,6 @@ ARRIVED_PROPERTY = "lake-assets.arrived"
 SKIPPED_PROPERTY = "lake-assets.skipped"
 # Table property: the landing folder, for commands that read a lake without its pipelines.
 LANDING_PROPERTY = "lake-assets.landing"
-ROWS_A_GROUP = 20_000
 
 RAW_SCHEMA = Schema(
     NestedField(1, "position", LongType(), required=True, doc="order of arrival in this table, without gaps"),
@@ -53,10 +52,10 @@ _PROPERTIES = {
     "write.metadata.metrics.column.record": "none",
     "write.metadata.metrics.column.payload": "none",
     # Similar records compress so well that one task would read all of them if splits were sized by bytes alone.
-    "write.parquet.row-group-limit": str(ROWS_A_GROUP),
-    "read.split.target-size": str(4 << 20),
+    "write.parquet.row-group-limit": str(thresholds.ROWS_A_GROUP),
+    "read.split.target-size": str(thresholds.BYTES_A_SPLIT),
     "write.metadata.metrics.column.source_table": "full",
-    "history.expire.min-snapshots-to-keep": "20",
+    "history.expire.min-snapshots-to-keep": str(thresholds.SNAPSHOTS_KEPT),
 }
 
 

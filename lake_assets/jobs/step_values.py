@@ -10,13 +10,11 @@ from lake_assets.capture import Capture, FieldRange
 from lake_assets.capture.field_ranges import NOTHING
 from lake_assets.errors import ColumnNotFoundError, JobError, PipelineError
 from lake_assets.jobs.step_settings import ByColumn, of_source
-from lake_assets.lake import TableId, quote
+from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.lake.names import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-MOST_KEYS = 100_000
 
 
 def united_ranges(
@@ -80,10 +78,10 @@ def changed_keys(
             raise JobError(f"{table}: `keys`: Spark does not accept {', '.join(columns)} over {source}: {first}") from e
     if not parts:
         return []
-    rows = reduce(lambda a, b: a.unionAll(b), parts).distinct().limit(MOST_KEYS + 1).collect()
-    if len(rows) > MOST_KEYS:
+    rows = reduce(lambda a, b: a.unionAll(b), parts).distinct().limit(thresholds.JOB_KEYS + 1).collect()
+    if len(rows) > thresholds.JOB_KEYS:
         raise JobError(
-            f"{table}: more than {MOST_KEYS:,} keys changed, too many to hand to a job: use `ranges`, or read the "
-            "changed rows (`step.capture(source)`, or the ICDC tables)"
+            f"{table}: more than {thresholds.JOB_KEYS:,} keys changed, too many to hand to a job: use `ranges`, or "
+            "read the changed rows (`step.capture(source)`, or the ICDC tables)"
         )
     return sorted((row.asDict() for row in rows), key=lambda k: [(v is None, str(v)) for v in k.values()])

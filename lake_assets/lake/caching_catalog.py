@@ -25,6 +25,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import OperationalError
 
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError
+from lake_assets.lake import thresholds
 from lake_assets.lake.redaction import hide_in
 from lake_assets.lake.variant import table_metadata
 
@@ -43,14 +44,12 @@ _DATABASE_ADVICE = {
     "unable to open": "allow this user to read and write the file and its folder",
     "disk I/O error": "check whether its disk is full or broken",
 }
-# Limit of the cache: snapshots of all tables together, since they make up most of the metadata.
-MAX_SNAPSHOTS = 10_000
 
 
 class MetadataCache:
     """Contents of the most recently used metadata files, shared by all threads of a process."""
 
-    def __init__(self, most: int = MAX_SNAPSHOTS) -> None:
+    def __init__(self, most: int = thresholds.CACHED_SNAPSHOTS) -> None:
         """Keep at most `most` snapshots and files in total."""
         self._max_size, self._size = most, 0
         self._by_location: OrderedDict[str, TableMetadata] = OrderedDict()

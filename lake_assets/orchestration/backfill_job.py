@@ -10,10 +10,10 @@ from pydantic import Field
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, Publish, Records
 from lake_assets.backfill.backfills import Backfill
-from lake_assets.backfill.redone_rows import MAX_ROWS, Selection
+from lake_assets.backfill.redone_rows import Selection
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
-from lake_assets.lake import LakeConfig, TableId
+from lake_assets.lake import LakeConfig, TableId, thresholds
 from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_event, progress
@@ -39,7 +39,9 @@ class BackfillOptions(dg.Config):
         default="auto", pattern="^(auto|manual)$", description="manual: wait for `lake-assets publish` or `discard`"
     )
     plan_only: bool = Field(default=False, description="show the plan and stop")
-    max_rows: int = Field(default=MAX_ROWS, ge=1, description="rows that are computed at a time, roughly")
+    max_rows: int = Field(
+        default=thresholds.ROWS_A_CHUNK, ge=1, description="rows that are computed at a time, roughly"
+    )
     keep_days: int = Field(default=KEEP_DAYS, ge=1, description="days in which it can be undone")
 
     @property

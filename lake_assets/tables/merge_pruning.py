@@ -17,15 +17,9 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.tables.literal_codec import ORDERED, LiteralCodec, base, codec_of
 
-MAX_LITERALS = 1_000
-# With fewer rows, or fewer per changed key, joining all of them takes no longer than building the bitmap.
-MIN_ROWS = 150_000
-# From this number of rows on, it matters how many columns are read.
-LARGE = 500_000
-ROWS_A_KEY, MAX_HASHES = 4, 2_000_000
 _BITS_A_KEY = 16
 
 
@@ -73,13 +67,14 @@ def prune(
         for what, f in _AGGREGATES
     ]
     listed = len(key) == 1 and bool(usable)
-    at_once = listed and at_most is not None and at_most <= MAX_LITERALS
+    at_once = listed and at_most is not None and at_most <= thresholds.LITERAL_KEYS
     if at_once:
         bounds.append(F.expr(f"collect_list({_encoded(codecs, key[0])})").alias("keys"))
     row = source.agg(F.count("*").alias("n"), *bounds).collect()[0]
     if not row["n"]:
         return Pruning("1 = 0", {}, "no key changed")
     rows = _rows_of(target)
+    is_large = rows >= thresholds.LARGE_TARGET_ROWS
     values: dict[str, Any] = {}
     parts: list[str] = []
     for i, column in enumerate(usable):
@@ -90,23 +85,23 @@ def prune(
             range_ = f"{name} BETWEEN {low} AND {high}"
         parts.append(range_ if row[f"held{i}"] == row["n"] else f"({name} IS NULL OR {range_})")
     why = f"{row['n']} keys, pruned by their range"
-    if listed and row["n"] <= MAX_LITERALS and row["held0"] == row["n"]:
+    if listed and row["n"] <= thresholds.LITERAL_KEYS and row["held0"] == row["n"]:
         keys = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_encoded(codecs, key[0]))).collect()]
         literals = _literals({f"k{i}": v for i, v in enumerate(keys)}, codecs[key[0]], types[key[0]], values)
         parts.append(f"t.{quote(key[0])} IN ({', '.join(literals)})")
-        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal", rows >= LARGE)
+        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal", is_large)
     if (
-        rows < MIN_ROWS
-        or row["n"] > MAX_HASHES
-        or row["n"] * ROWS_A_KEY > rows
+        rows < thresholds.HASHES_TARGET_ROWS
+        or row["n"] > thresholds.HASHES_KEYS
+        or row["n"] * thresholds.HASHES_ROWS_A_KEY > rows
         or not all(_is_hashed(types[k]) for k in key)
     ):
         why = why if parts else "the type of the keys has no order: the whole target is joined"
-        return Pruning(" AND ".join(parts), values, why, rows >= LARGE)
+        return Pruning(" AND ".join(parts), values, why, is_large)
     parts.append(_hashed(key, row["n"]))
     values["bits"] = _bits(source, key, row["n"])
     why = f"{row['n']} keys, pruned by their range and their hashes"
-    return Pruning(" AND ".join(parts), values, why, rows >= LARGE)
+    return Pruning(" AND ".join(parts), values, why, is_large)
 
 
 def _literals(encoded: Mapping[str, Any], codec: LiteralCodec, kind: str, values: dict[str, Any]) -> list[str]:

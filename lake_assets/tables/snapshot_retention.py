@@ -16,15 +16,12 @@ from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets.capture.consumers import PREFIX, Consumers
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.tables.writing.races import as_race
 
 log = logging.getLogger(__name__)
-
-# Number of snapshots that main keeps; upkeep between two steps makes one or two.
-SNAPSHOTS_KEPT = 20
 
 
 def consumer_name(target: TableId) -> str:
@@ -82,12 +79,12 @@ def keep_own(lake: LakeBase, table: TableId) -> None:
         return
     try:
         if refs.can_commit(lake.catalog):
-            refs.keep_snapshots(loaded, SNAPSHOTS_KEPT)
+            refs.keep_snapshots(loaded, thresholds.SNAPSHOTS_KEPT)
             return
         with as_race(table):
             lake.spark().sql(
                 f"ALTER TABLE {lake.sql_name(table)} REPLACE BRANCH main AS OF VERSION {main.snapshot_id} "
-                f"WITH SNAPSHOT RETENTION {SNAPSHOTS_KEPT} SNAPSHOTS"
+                f"WITH SNAPSHOT RETENTION {thresholds.SNAPSHOTS_KEPT} SNAPSHOTS"
             )
     except (refs.MovedError, CommitFailedException, ConcurrentWriteError) as e:
         # The step has committed, and another run replaces the table: that run, or the next one, does this.

@@ -16,12 +16,9 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from lake_assets.capture import Capture
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.spark_session import set_all
 
-SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
-# A capture may be this many times larger if most of its rows are known to belong to other tables.
-_SKIPPED = 10
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _ONCE = {
@@ -90,7 +87,8 @@ def _set(lake: LakeBase, settings: Mapping[str, str]) -> Generator[None]:
 
 def _is_small(sizes: Iterable[tuple[int, int]]) -> bool:
     # Rows are checked as well: similar records compress to a hundredth of their size.
-    return sum(b for b, _ in sizes) <= SMALL_BYTES and sum(n for _, n in sizes) <= SMALL_ROWS
+    size, rows = sum(b for b, _ in sizes), sum(n for _, n in sizes)
+    return size <= thresholds.SMALL_INPUT_BYTES and rows <= thresholds.SMALL_INPUT_ROWS
 
 
 def _captured(captured: Capture, of_it: int | None) -> tuple[int, int]:
@@ -99,7 +97,9 @@ def _captured(captured: Capture, of_it: int | None) -> tuple[int, int]:
     Rows of one kind are stored together, so other rows are mostly skipped, unless the capture is very large.
     """
     size, rows = sum(f.bytes for f in captured.files), sum(f.records for f in captured.files)
-    if of_it is None or of_it >= rows or size > _SKIPPED * SMALL_BYTES or rows > _SKIPPED * SMALL_ROWS:
+    largest = thresholds.SHARED_INPUT_FACTOR * thresholds.SMALL_INPUT_BYTES
+    most = thresholds.SHARED_INPUT_FACTOR * thresholds.SMALL_INPUT_ROWS
+    if of_it is None or of_it >= rows or size > largest or rows > most:
         return size, rows
     return size * of_it // rows, of_it
 

@@ -11,7 +11,7 @@ from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.redone_rows import Selection
 from lake_assets.errors import StaleBackfillError
 from lake_assets.lake import TableId
-from lake_assets.tables.snapshot_retention import SNAPSHOTS_KEPT
+from lake_assets.lake.thresholds import SNAPSHOTS_KEPT
 from tests.support.damages import Damages
 from tests.support.people import CITIES, People
 from tests.support.upkeep import compact_and_expire, forget_history

@@ -19,8 +19,7 @@ from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.final.modes import scd1, scd2
-from lake_assets.lake import TableId
-from lake_assets.tables import merge_pruning
+from lake_assets.lake import TableId, thresholds
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
@@ -106,9 +105,9 @@ class Tables:
         for kind in self.kinds:
             with pytest.MonkeyPatch.context() as patched:
                 if kind == "large":
-                    patched.setattr(merge_pruning, "MIN_ROWS", 0)
-                    patched.setattr(merge_pruning, "LARGE", 0)
-                    patched.setattr(merge_pruning, "ROWS_A_KEY", 0)
+                    patched.setattr(thresholds, "HASHES_TARGET_ROWS", 0)
+                    patched.setattr(thresholds, "LARGE_TARGET_ROWS", 0)
+                    patched.setattr(thresholds, "HASHES_ROWS_A_KEY", 0)
                 outcome = absorb_changes(self.lake, self.spec(kind))
             if self.delivered:
                 self.compare(kind, f"{outcome.why}, {outcome.details}")

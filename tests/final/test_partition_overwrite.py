@@ -16,7 +16,7 @@ from lake_assets.errors import ConcurrentWriteError, KeyMissingError, PipelineEr
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.final.modes import partition_overwrite
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.partitioning.partition_fields import PartitionField
@@ -72,7 +72,7 @@ def test_many_partitions_and_files_of_other_ones_are_merged(lake: Lake, monkeypa
     events = [event(n * 10, "c", n, f"{n}", n) for n in range(4)]
     feed.deliver(events)
     with monkeypatch.context() as patch:
-        patch.setattr(partition_overwrite, "MAX_PARTITIONS", 2)
+        patch.setattr(thresholds, "OVERWRITE_PARTITIONS", 2)
         events += [event(100 + n * 10, "u", n, "moved", n) for n in range(3)]
         outcome = feed.deliver(events[4:])["final.t"]
         assert outcome.strategy == "merge"

@@ -261,7 +261,7 @@ def test_the_line_number_of_a_csv_row_is_that_of_an_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, block: int
 ) -> None:
     """Headers, line breaks in quotes, blank lines and invalid rows all count."""
-    monkeypatch.setattr("lake_assets.formats.files.csv_files.BLOCK", block)
+    monkeypatch.setattr("lake_assets.lake.thresholds.CSV_BYTES_A_BLOCK", block)
     choose = random.Random(f"{end!r} {block}")
     pieces, expected, line = ["", f'FLAG,ID,"no{end}te"'], list[tuple[int, bool, str]](), 4
     for i in range(200):

@@ -30,7 +30,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, landing, record_reading, record_sources
 from lake_assets.ingest.raw.landing import Landed, land, new_files
 from lake_assets.ingest.raw_tables import routes
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.specs import Limit
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
@@ -331,7 +331,7 @@ def test_a_message_of_the_source_is_about_no_table(plain_lake: Lake, folder: Pat
 
 
 def test_many_files_are_several_commits(plain_lake: Lake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing, "FILES_A_COMMIT", 2)
+    monkeypatch.setattr(thresholds, "FILES_A_COMMIT", 2)
     for n in range(5):
         write_lines(folder / f"{n}.jsonl", lines(n))
     assert take_in(plain_lake, folder).files == 5
@@ -340,7 +340,7 @@ def test_many_files_are_several_commits(plain_lake: Lake, folder: Path, monkeypa
 
 
 def test_big_files_are_written_in_pieces(plain_lake: Lake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_reading, "ROWS_A_BATCH", 3)
+    monkeypatch.setattr(thresholds, "ROWS_A_BATCH", 3)
     write_lines(folder / "a.jsonl", lines(*range(10)))
     take_in(plain_lake, folder)
     assert [r[0] for r in rows(plain_lake, "position")] == list(range(10))

@@ -15,7 +15,7 @@ from lake_assets.ingest.raw.landing import land, land_records
 from lake_assets.ingest.records import rejects, tombstones
 from lake_assets.ingest.records.routing import replay
 from lake_assets.ingest.staging.exactness import reasons_of
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from tests.ingest.test_rejects import Stream
 from tests.support.unwrapped import Unwrapped
 
@@ -142,7 +142,7 @@ def test_a_missing_value_alone_is_rejected_unless_it_repeats_a_delete(landing: L
 
 
 def test_a_delete_is_remembered_for_a_while_only(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tombstones, "NEAR", 20)
+    monkeypatch.setattr(thresholds, "TOMBSTONE_RECORDS", 20)
     source = users(form="flat rewritten")
     first = [*source.write("c", row(0)), *source.delete(0)]
     more = [line for i in range(1, 30) for line in (source.write("c", row(i)) + source.delete(i)[:1])]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.models.steps import retract_step
+from lake_assets.lake import thresholds
 from lake_assets.tables.writing.table_writer import TableWriter
 from tests.models.test_strategies import World
 from tests.support.seeds import seeds
@@ -40,7 +40,7 @@ def adjusted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return "" if results[-1] == "done" else results[-1]
 
     monkeypatch.setattr(TableWriter, "adjust", recorded)
-    monkeypatch.setattr(retract_step, "SMALL_ROWS", 0)
+    monkeypatch.setattr(thresholds, "SMALL_TARGET_ROWS", 0)
     return results
 
 
@@ -113,7 +113,7 @@ def test_columns_may_have_the_names_of_the_step(lake: Lake, adjusted: list[str])
 def test_sums_of_decimals_keep_all_their_digits(
     lake: Lake, adjusted: list[str], monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
-    monkeypatch.setattr(retract_step, "SMALL_ROWS", 0 if large else 1_000)
+    monkeypatch.setattr(thresholds, "SMALL_TARGET_ROWS", 0 if large else 1_000)
     world = World(lake, "m (k INT, d DECIMAL(30,10), e DECIMAL(38,18), f DECIMAL(38,0))")
     world.sql("INSERT INTO final.m SELECT id % 20, 0.1234567891, 0.123456789012345678, id FROM range(60)")
     model = {

@@ -11,13 +11,13 @@ from sqlglot import exp
 
 from lake_assets import Lake
 from lake_assets.capture import capture
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.models.operators.kept_frames import Bounds, Frames
 from lake_assets.models.operators.maintenance import is_linear, source_column
 from lake_assets.models.operators.query_tree import Aggregate, Node
 from lake_assets.models.sql.model_plan import plan
-from lake_assets.models.steps import model_sources, retract_step
+from lake_assets.models.steps import model_sources
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.spark_tuning import planned_once
 from tests.models.test_plan import SCHEMAS
@@ -134,7 +134,7 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, few: bool
 ) -> None:
     if not few:
-        monkeypatch.setattr(model_sources, "ONE_PIECE", 0)
+        monkeypatch.setattr(thresholds, "ONE_TASK_ROWS", 0)
     # Settings of the test's own configuration would win.
     for setting, value in (("spark.sql.shuffle.partitions", "4"), ("spark.sql.adaptive.enabled", "true")):
         monkeypatch.delitem(lake.config.spark.conf, setting, raising=False)
@@ -191,7 +191,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
         "FROM final.u WHERE v IS NULL OR v <> 3 GROUP BY 1, 2",
     }
     total: dict[str, Any] = {"name": "agg.total", "sql": "SELECT count(*) AS n, sum(v) AS v FROM final.u"}
-    monkeypatch.setattr(retract_step, "SMALL_ROWS", 1_000)
+    monkeypatch.setattr(thresholds, "SMALL_TARGET_ROWS", 1_000)
     world.run(model, total)
     looks = measured_frames(monkeypatch)
     strategies: list[str] = []
@@ -221,7 +221,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
         world.sql(f"INSERT INTO final.u SELECT id, 0, id, 'y' FROM range({first}, {first + 5_000})")
     world.run(model, total)
     looks.clear()
-    monkeypatch.setattr(model_sources, "ONE_PIECE", 0)
+    monkeypatch.setattr(thresholds, "ONE_TASK_ROWS", 0)
     world.sql("UPDATE final.u SET v = 7 WHERE id = 4")
     assert world.run(model)["agg.m"].strategy == "retract"
     assert looks

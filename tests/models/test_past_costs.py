@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lake_assets import Lake
+from lake_assets.lake import thresholds
 from lake_assets.models.steps import cost_estimate
 from lake_assets.models.steps.cost_estimate import COST, Cost, Estimate, past_costs
 
@@ -46,7 +47,7 @@ def test_rewritten_files_are_compared_unless_computing_everything_is_cheaper(
 
 
 def test_few_rows_are_computed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 410)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 410)
     expected = Estimate(1, 60, True, 0.25, stored=40, operators=1)
     assert expected.is_small
     assert expected.prefers_full
@@ -69,7 +70,7 @@ def test_few_rows_are_computed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_rows_are_absorbed_by_change_where_a_recompute_has_taken_long(
     monkeypatch: pytest.MonkeyPatch, seconds: list[float], *, is_small: bool
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 100)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 100)
     past = [Cost("keys", 1, 60, 0.1), *(Cost("full", 1, 60, s) for s in seconds)]
     assert cost_estimate.estimate("keys", {}, {}, {}, past).is_small == is_small
 
@@ -91,7 +92,7 @@ def test_few_rows_are_absorbed_by_change_where_a_recompute_has_taken_long(
 def test_medium_numbers_of_rows_are_computed_in_full_where_that_takes_less(
     monkeypatch: pytest.MonkeyPatch, past: list[tuple[str, float]], *, is_full: bool
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 1_000_000)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 1_000_000)
     costs = [Cost("keys" if how == "keys" else "full", 10, 300_000, s, how == "compared") for how, s in past]
     last_full, absorbed = cost_estimate.last_seconds("keys", 10, 300_000, 10_000, costs)
     expected = Estimate(10, 300_000, True, 0.1, stored=10_000, operators=4, last_full=last_full, absorbed=absorbed)
@@ -99,7 +100,7 @@ def test_medium_numbers_of_rows_are_computed_in_full_where_that_takes_less(
     assert (expected.is_small, expected.prefers_full) == (is_full, is_full)
     assert not replace(expected, declared=True).is_small
     assert not replace(expected, rows=3_000_000).is_small
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 0)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 0)
     assert not expected.is_small
 
 
@@ -126,7 +127,7 @@ def test_the_last_recompute_is_known_however_many_steps_came_after_it(plain_lake
 def test_tables_whose_rows_cannot_be_told_apart_are_absorbed_by_change(
     plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, *, is_full: bool
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 1)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 1)
     plain_lake.ensure_namespace(("agg",))
     target = plain_lake.catalog.create_table("agg.t", pa.schema([("n", kind)]))
     past = [Cost("keys", 1, 60, 2.0), Cost("full", 1, 60, 0.5)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.models.steps import cost_estimate
+from lake_assets.lake import thresholds
 from tests.models.test_strategies import World
 from tests.support.seeds import long_seeds
 
@@ -42,8 +42,8 @@ def world_with_rows(lake: Lake, sales: int) -> World:
 def test_a_small_dimension_is_computed_in_full_and_its_readers_by_what_changed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 100)
-    monkeypatch.setattr(cost_estimate, "SLOW", 1000.0)  # however slow the machine is
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 100)
+    monkeypatch.setattr(thresholds, "SLOW_FULL_SECONDS", 1000.0)  # however slow the machine is
     world = world_with_rows(lake, 20_000)
     world.run(*MODELS)
     world.sql("UPDATE final.shops SET name = 'z' WHERE id = 3")
@@ -60,8 +60,8 @@ def test_a_small_dimension_is_computed_in_full_and_its_readers_by_what_changed(
 
 @pytest.mark.long
 def test_a_table_that_nothing_is_computed_from_is_overwritten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
-    monkeypatch.setattr(cost_estimate, "SLOW", 1000.0)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 10_000)
+    monkeypatch.setattr(thresholds, "SLOW_FULL_SECONDS", 1000.0)
     sql = "SELECT id, v FROM final.t"
     models: list[dict[str, Any]] = [
         {"name": "agg.read", "sql": sql, "key": ["id"]},
@@ -94,8 +94,8 @@ def test_steps_of_both_ways_equal_the_query(lake: Lake, monkeypatch: pytest.Monk
     world = world_with_rows(lake, 30)
     ways: set[str] = set()
     for limit in [*choose.sample([0, 60, 150, 10_000], 4), 0]:
-        monkeypatch.setattr(cost_estimate, "FULL_UP_TO", limit)
-        monkeypatch.setattr(cost_estimate, "OVERWRITTEN", choose.choice([COMPARED, 250_000]))
+        monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", limit)
+        monkeypatch.setattr(thresholds, "OVERWRITE_ROWS", choose.choice([COMPARED, 250_000]))
         ways |= {o.strategy for o in world.run(*MODELS).values()}
         for _ in range(choose.randint(1, 3)):
             world.sql(
@@ -130,8 +130,8 @@ ODD: list[dict[str, Any]] = [
 def test_columns_that_cannot_be_compared_or_cast_are_written_in_full(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, overwritten: int
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
-    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", overwritten)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 10_000)
+    monkeypatch.setattr(thresholds, "OVERWRITE_ROWS", overwritten)
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
     maps = [m for m in ODD if m["name"] != "agg.lists"]  # rows with maps are not hashable
@@ -151,8 +151,8 @@ def test_columns_that_cannot_be_compared_or_cast_are_written_in_full(
 def test_what_somebody_else_did_to_the_table_is_mended(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, overwritten: int
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
-    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", overwritten)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 10_000)
+    monkeypatch.setattr(thresholds, "OVERWRITE_ROWS", overwritten)
     models: list[dict[str, Any]] = [
         {"name": "agg.keyed", "sql": "SELECT id, v FROM final.t", "key": ["id"]},
         {"name": "agg.free", "sql": "SELECT id, v FROM final.t"},
@@ -178,8 +178,8 @@ def test_what_somebody_else_did_to_the_table_is_mended(
 def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
-    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", COMPARED)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 10_000)
+    monkeypatch.setattr(thresholds, "OVERWRITE_ROWS", COMPARED)
     models: list[dict[str, Any]] = [
         {
             "name": f"agg.{merge[0]}_{delete[0]}_{version}",
@@ -210,8 +210,8 @@ def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
 def test_rows_of_one_key_that_a_change_updates_are_one_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", limit)
-    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", COMPARED)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", limit)
+    monkeypatch.setattr(thresholds, "OVERWRITE_ROWS", COMPARED)
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
     model: dict[str, Any] = {"name": "agg.t", "sql": "SELECT id, v FROM final.t", "key": ["id"]}

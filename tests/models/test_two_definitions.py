@@ -9,9 +9,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps import cost_estimate
 from lake_assets.models.steps.model_runs import SqlModelStep
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.writing import branch_writer
@@ -33,7 +32,7 @@ QUERIES = {
 def test_rows_of_the_former_definition_are_not_published(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, table: str, limit: int, at_base: bool
 ) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", limit)
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", limit)
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
     old, new = ({"name": table, "sql": sql} for sql in QUERIES[table])

@@ -309,7 +309,7 @@ def test_the_oldest_snapshot_of_another_systems_table_stands_for_all_before_it(l
 @pytest.mark.long
 def test_records_of_a_python_iterator_are_taken_in_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, source = lines_of("wal2json-v2", Workload(seed=6, events=90, keys=10, key_changes=0.3))
-    monkeypatch.setattr("lake_assets.ingest.raw.landing.ROWS_A_COMMIT", 30)
+    monkeypatch.setattr("lake_assets.lake.thresholds.ROWS_A_COMMIT", 30)
     p = pipeline({"format": "wal2json-v2"})
 
     def read(after: int | None) -> Iterable[tuple[int, Any]]:

@@ -38,8 +38,8 @@ def test_a_merge_with_bound_values_runs_whatever_the_parser(
     lake: Lake, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_frames, "_left_out", threading.Event())
-    monkeypatch.setattr("lake_assets.tables.merge_pruning.MIN_ROWS", 0)
-    monkeypatch.setattr("lake_assets.tables.merge_pruning.ROWS_A_KEY", 0)
+    monkeypatch.setattr("lake_assets.lake.thresholds.HASHES_TARGET_ROWS", 0)
+    monkeypatch.setattr("lake_assets.lake.thresholds.HASHES_ROWS_A_KEY", 0)
     spark = lake.spark()
     lake.ensure_namespace(("final",))
     spark.sql("CREATE TABLE final.t USING iceberg AS SELECT concat('it''s ', id) AS k, 0 AS n FROM range(2000)")

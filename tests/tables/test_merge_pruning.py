@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets import Lake
-from lake_assets.tables import merge_pruning
+from lake_assets.lake import thresholds
 from lake_assets.tables.merge_pruning import prune
 
 CASES = [
@@ -31,10 +31,10 @@ def far_from_utc(lake: Lake) -> Lake:
 def test_every_changed_key_meets_the_condition(
     far_from_utc: Lake, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[str], others: list[str], by: str
 ) -> None:
-    monkeypatch.setattr(merge_pruning, "MAX_LITERALS", 1_000 if by == "literals" else 0)
+    monkeypatch.setattr(thresholds, "LITERAL_KEYS", 1_000 if by == "literals" else 0)
     if by == "hashes":
-        monkeypatch.setattr(merge_pruning, "MIN_ROWS", 0)
-        monkeypatch.setattr(merge_pruning, "ROWS_A_KEY", 0)
+        monkeypatch.setattr(thresholds, "HASHES_TARGET_ROWS", 0)
+        monkeypatch.setattr(thresholds, "HASHES_ROWS_A_KEY", 0)
     spark, table = far_from_utc.spark(), far_from_utc.sql_name("final.t")
     far_from_utc.ensure_namespace(("final",))
     spark.sql(f"CREATE TABLE {table} (k {kind}) USING iceberg")
@@ -54,7 +54,7 @@ def test_every_changed_key_meets_the_condition(
 
 
 def test_keys_of_several_columns_are_told_by_their_hashes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_pruning, "MIN_ROWS", 0)
+    monkeypatch.setattr(thresholds, "HASHES_TARGET_ROWS", 0)
     spark, table = lake.spark(), lake.sql_name("final.t")
     lake.ensure_namespace(("final",))
     spark.sql(f"CREATE TABLE {table} (a INT, b STRING, v INT) USING iceberg")

@@ -10,7 +10,8 @@ from lake_assets.examples import shop
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.tables.snapshot_retention import SNAPSHOTS_KEPT, consumer_name, keep_own, release
+from lake_assets.lake.thresholds import SNAPSHOTS_KEPT
+from lake_assets.tables.snapshot_retention import consumer_name, keep_own, release
 from tests.support.upkeep import compact_and_expire
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lake_assets.tables.spark_tuning import SMALL_BYTES, SMALL_ROWS, in_one_piece, tuned_for
+from lake_assets.lake.thresholds import SMALL_INPUT_BYTES, SMALL_INPUT_ROWS
+from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
 
 
 class Rows:
@@ -26,19 +27,19 @@ class Rows:
 @pytest.mark.parametrize(
     ("size", "rows", "of_it", "is_small"),
     [
-        (SMALL_BYTES, SMALL_ROWS, None, True),
-        (SMALL_BYTES + 1, SMALL_ROWS, None, False),
-        (SMALL_BYTES, SMALL_ROWS + 1, None, False),
-        (SMALL_BYTES, SMALL_ROWS * 2, 1_000, True),
-        (SMALL_BYTES * 2, SMALL_ROWS * 2, SMALL_ROWS, True),
+        (SMALL_INPUT_BYTES, SMALL_INPUT_ROWS, None, True),
+        (SMALL_INPUT_BYTES + 1, SMALL_INPUT_ROWS, None, False),
+        (SMALL_INPUT_BYTES, SMALL_INPUT_ROWS + 1, None, False),
+        (SMALL_INPUT_BYTES, SMALL_INPUT_ROWS * 2, 1_000, True),
+        (SMALL_INPUT_BYTES * 2, SMALL_INPUT_ROWS * 2, SMALL_INPUT_ROWS, True),
         # The share is as large as the rest of the file is small.
-        (SMALL_BYTES * 9, SMALL_ROWS, SMALL_ROWS // 2, False),
-        (SMALL_BYTES, SMALL_ROWS * 2, SMALL_ROWS + 1, False),
+        (SMALL_INPUT_BYTES * 9, SMALL_INPUT_ROWS, SMALL_INPUT_ROWS // 2, False),
+        (SMALL_INPUT_BYTES, SMALL_INPUT_ROWS * 2, SMALL_INPUT_ROWS + 1, False),
         # More than the captured rows: commits count a record for each of its tables.
-        (SMALL_BYTES, SMALL_ROWS, SMALL_ROWS * 5, True),
+        (SMALL_INPUT_BYTES, SMALL_INPUT_ROWS, SMALL_INPUT_ROWS * 5, True),
         # Skipping very many rows takes long as well.
-        (SMALL_BYTES, SMALL_ROWS * 11, 1, False),
-        (SMALL_BYTES * 11, SMALL_ROWS, 1, False),
+        (SMALL_INPUT_BYTES, SMALL_INPUT_ROWS * 11, 1, False),
+        (SMALL_INPUT_BYTES * 11, SMALL_INPUT_ROWS, 1, False),
         (0, 0, 0, True),
     ],
 )
@@ -89,7 +90,7 @@ def test_each_body_has_settings_that_fit_and_leaves_them_as_they_were(seed: int)
     with ExitStack() as scope:
         for _ in range(dice.randint(1, 5)):
             is_small = dice.random() < 0.5
-            scope.enter_context(tuned_for(lake, (), captured(1 if is_small else SMALL_ROWS + 1)))
+            scope.enter_context(tuned_for(lake, (), captured(1 if is_small else SMALL_INPUT_ROWS + 1)))
             assert {k: conf.settings[k] for k in SMALL} == (SMALL if is_small else LARGE)
     assert conf.settings == before
 

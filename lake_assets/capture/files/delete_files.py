@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry, Manifest
 from lake_assets.capture.files.partition_keys import PartitionKey, Value, may_hold, partition_key, partition_values
+from lake_assets.lake import thresholds
 
-# If deletes are in more partitions than this, every manifest of their specs is searched.
-MANY_PARTITIONS = 1_000
 # Reserved field id of the column `file_path` in position delete files.
 FILE_PATH_ID = 2147483546
 
@@ -55,7 +54,7 @@ class DeleteIndex:
         if self._global:
             return True
         partitions = self._partitions.get(manifest.spec_id, set())
-        if manifest.partitions is None or len(partitions) > MANY_PARTITIONS:
+        if manifest.partitions is None or len(partitions) > thresholds.DELETE_PARTITIONS:
             return bool(partitions)
         return any(may_hold(manifest.partitions, values) for values in partitions)
 

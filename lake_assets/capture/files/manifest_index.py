@@ -14,9 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from lake_assets.capture.files.avro_files import AvroKind
-
-# Most files in all indexes together, 12 bytes each.
-MAX_FILES = 4_000_000
+from lake_assets.lake import thresholds
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class ManifestIndex:
 class Indexes:
     """Cache of the most recently used indexes, shared by all threads of a process."""
 
-    def __init__(self, most: int = MAX_FILES) -> None:
+    def __init__(self, most: int = thresholds.INDEXED_FILES) -> None:
         """Keep indexes with at most `most` files in total."""
         self._max_size, self._size = most, 0
         self._by_manifest: OrderedDict[tuple[str, int], ManifestIndex] = OrderedDict()

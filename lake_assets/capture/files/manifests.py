@@ -17,14 +17,12 @@ from pyiceberg.io import FileIO, InputStream
 from lake_assets.capture.files.avro_files import AvroKind, decode, decode_block, decode_blocks, header_of, unreadable
 from lake_assets.capture.files.manifest_index import INDEXES, Block, ManifestIndex
 from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, MissingDataFileError, UnsupportedCaptureError
+from lake_assets.lake import thresholds
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 THREADS = 16
-# Larger manifests are first read without column statistics, which are most of their content, and then again for the
-# captured entries: otherwise a merged manifest of 100,000 files would take gigabytes of memory.
-LARGE_BYTES = 512 * 1024
 
 DELETED = 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
@@ -173,7 +171,8 @@ class ManifestReader:
             manifests: the manifests to read.
             keep: whether to keep an entry; applied while reading, so memory is needed only for kept entries.
         """
-        parts = _map_threaded(lambda m: self._entries(m, light=m.length > LARGE_BYTES, keep=keep), list(manifests))
+        most = thresholds.SMALL_MANIFEST_BYTES
+        parts = _map_threaded(lambda m: self._entries(m, light=m.length > most, keep=keep), list(manifests))
         return [e for part in parts for e in part]
 
     def completed(self, entries: Sequence[Entry]) -> list[Entry]:

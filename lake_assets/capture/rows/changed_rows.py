@@ -12,7 +12,7 @@ from lake_assets.capture.rows import row_lineage, value_differences
 from lake_assets.capture.rows.row_bitmaps import NUMBER, named
 from lake_assets.capture.rows.value_differences import PAIR, SIGN
 from lake_assets.capture.snapshot_points import Point
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.lake.rows_in_memory import no_rows, rows_in_memory
 
 CHANGE = "_change_type"
@@ -22,9 +22,6 @@ COMMIT = (
     ("_commit_timestamp", "TIMESTAMP"),
 )
 _IS_SAME = "__lake_is_same"
-
-# If at most this many rows were captured, their changes are grouped in one partition.
-ONE_PARTITION_ROWS = 1_000_000
 INSERT, DELETE, BEFORE, AFTER = "insert", "delete", "update_before", "update_after"
 
 
@@ -159,7 +156,7 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
     if not by_row_id:
         return _label(view, value_differences.net(changed, columns).withColumn(PAIR, no_pair))
     # Pair removed and added rows with the same row id; unchanged rows are not shuffled.
-    if view.has_new_ids and view.rows <= ONE_PARTITION_ROWS:
+    if view.has_new_ids and view.rows <= thresholds.ONE_TASK_CAPTURED_ROWS:
         # Row ids and values are then grouped within one partition, after one shuffle instead of two.
         changed = changed.repartition(1)
     same_row = Window.partitionBy(NUMBER)

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.lake import quote
-
-# Bitmaps of up to this many rows (some dozens of bytes per 64 rows) are broadcast; more are shuffled.
-BROADCAST_ROWS = 200_000_000
+from lake_assets.lake import quote, thresholds
 
 NUMBER = "__lake_number"
 _BUCKET, _BIT, _BITS, _VERSION, _FILE = "__lake_bucket", "__lake_bit", "__lake_bits", "__lake_version", "__lake_file"
@@ -60,7 +57,7 @@ def absent(side: DataFrame, other: DataFrame, columns: list[str], identity: Iden
     ]
     bit = F.expr(f"shiftleft(1L, CAST({quote(identity.number)} & 63 AS INT))").alias(_BIT)
     bitmaps = other.select(*keys, bit).groupBy(*join_columns).agg(F.bit_or(_BIT).alias(_BITS))
-    bitmaps = F.broadcast(bitmaps) if rows <= BROADCAST_ROWS else bitmaps
+    bitmaps = F.broadcast(bitmaps) if rows <= thresholds.BROADCAST_ROW_IDS else bitmaps
     numbered = side.select(*named(columns), F.col(identity.number).alias(NUMBER), *keys, bit)
     exists = F.coalesce(F.col(_BITS), F.lit(0)).bitwiseAND(F.col(_BIT)) != 0
     return numbered.join(bitmaps, join_columns, "left").where(~exists).select(*named(columns), F.col(NUMBER))

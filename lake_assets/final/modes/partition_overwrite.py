@@ -23,15 +23,13 @@ from lake_assets.final.modes.row_copies import REMOVE
 from lake_assets.final.stored_rows import stored_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.tables.literal_codec import LiteralCodec, codec_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.writing.publication import Branch
 from lake_assets.tables.writing.table_writer import TableWriter
 
-# With more partitions, Spark takes longer to plan the filter that lists them than to run a MERGE.
-MAX_PARTITIONS = 1_000
 _OLD, _NEW = "_old", "_new"
 
 
@@ -61,7 +59,7 @@ def overwrite(target: Target, rows: DataFrame, batch: Batch, *, emptied: bool) -
         with batch.writer.branch() as branch:
             count = _overwrite(target, batch.writer, rows, branch, emptied=emptied)
     except _TooManyError:
-        return False, f"more than {MAX_PARTITIONS} partitions are touched"
+        return False, f"more than {thresholds.OVERWRITE_PARTITIONS} partitions are touched"
     return True, f"{count} partitions rewritten" if count else "no row differs"
 
 
@@ -75,9 +73,9 @@ def _overwrite(target: Target, writer: TableWriter, rows: DataFrame, branch: Bra
         writer.append_to(branch, stored.limit(0))
         return 0
     # A truncated table may be rewritten as a whole.
-    if len(partitions) > MAX_PARTITIONS and not emptied:
+    if len(partitions) > thresholds.OVERWRITE_PARTITIONS and not emptied:
         raise _TooManyError
-    where = _condition(fields, partitions, types) if len(partitions) <= MAX_PARTITIONS else "true"
+    where = _condition(fields, partitions, types) if len(partitions) <= thresholds.OVERWRITE_PARTITIONS else "true"
     names = list(target.types)
     unchanged = stored.where(where).join(differing, list(target.key), "left_anti")
     new_rows = differing.where(F.col(_NEW).isNotNull()).select(*(F.col(f"{_NEW}.{quote(c)}").alias(c) for c in names))
@@ -133,7 +131,7 @@ def _touched_partitions(differing: DataFrame, values: Sequence[str]) -> tuple[li
     partitions = next(sides).union(next(sides)).distinct()
     types = [f.dataType.simpleString() for f in partitions.schema.fields]
     encoded = (F.expr(_codec(t).encode.format(c=f"p{i}")).alias(f"p{i}") for i, t in enumerate(types))
-    return partitions.select(*encoded).limit(MAX_PARTITIONS + 1).collect(), types
+    return partitions.select(*encoded).limit(thresholds.OVERWRITE_PARTITIONS + 1).collect(), types
 
 
 def _condition(fields: Sequence[tuple[PartitionField, str]], partitions: Sequence[Row], types: Sequence[str]) -> str:

@@ -16,9 +16,9 @@ from lake_assets.final.modes.row_copies import REMOVE, changed_copies
 from lake_assets.final.stored_rows import as_events, merge_rows, prune_by, replace_rows, stored_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.lake.names import literal
-from lake_assets.tables.merge_pruning import MAX_LITERALS, Pruning
+from lake_assets.tables.merge_pruning import Pruning
 from lake_assets.tables.spark_frames import checkpoint, together
 
 
@@ -36,7 +36,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     rows = _rows(target, batch, needed)
     special = needed.late is not None or needed.tied is not None
     # Rows from a few persisted events are as quickly computed twice as persisted.
-    persisted = not special and (stats.events > MAX_LITERALS or target.spec.write != "merge")
+    persisted = not special and (stats.events > thresholds.LITERAL_KEYS or target.spec.write != "merge")
     rows = checkpoint(rows) if special else rows.persist() if persisted else rows
     try:
         if target.is_new:

@@ -35,8 +35,8 @@ from lake_assets.formats.files.file_streams import (
     too_large,
 )
 from lake_assets.formats.flat_rows import TEXT
+from lake_assets.lake import thresholds
 
-BLOCK = 8 << 20
 # Arrow counts the bytes of a block in 32 bits.
 MAX_ROW_BYTES = 1 << 30
 # Appended after a file's last line: parsed as a separate row, unless a quote is still open.
@@ -62,7 +62,8 @@ def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]
                 yield record
         except pa.ArrowInvalid:
             # A row may be larger than a block. Larger blocks take more memory, and few files need them.
-            for record in islice(_csv_rows(file, limits, min(max(limits.record, BLOCK), MAX_ROW_BYTES)), count, None):
+            longest = min(max(limits.record, thresholds.CSV_BYTES_A_BLOCK), MAX_ROW_BYTES)
+            for record in islice(_csv_rows(file, limits, longest), count, None):
                 line = record.number
                 yield record
     except (EOFError, zlib.error) as e:
@@ -89,7 +90,7 @@ def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterato
     )
     parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
     # Arrow reports the numbers of invalid rows only if it reads in one thread.
-    read = pa_csv.ReadOptions(block_size=longest + 1 if longest else BLOCK, use_threads=False)
+    read = pa_csv.ReadOptions(block_size=longest + 1 if longest else thresholds.CSV_BYTES_A_BLOCK, use_threads=False)
     with opened(file, limits) as stream:
         rows = RowFilter(stream, longest, KEPT) if longest else None
         lines, left_out = (rows.lines(), rows.left_out) if rows else (_row_lines(file, limits), ())
@@ -155,8 +156,8 @@ def _header(file: Path, limits: Limits, longest: int | None) -> list[str]:
     with opened(file, limits) as stream:
         # Invalid rows are ignored here, and reported when they are read.
         parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
-        source = io.BufferedReader(RowFilter(stream, BLOCK, KEPT)) if longest else stream
-        read = pa_csv.ReadOptions(block_size=BLOCK + 1)
+        source = io.BufferedReader(RowFilter(stream, thresholds.CSV_BYTES_A_BLOCK, KEPT)) if longest else stream
+        read = pa_csv.ReadOptions(block_size=thresholds.CSV_BYTES_A_BLOCK + 1)
         names: list[str] = pa_csv.open_csv(source, read_options=read, parse_options=parse).schema.names
     check_column_names(file, names)
     return names

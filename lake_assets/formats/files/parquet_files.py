@@ -32,8 +32,7 @@ from lake_assets.formats.files.file_streams import (
     open_regular,
 )
 from lake_assets.formats.flat_rows import ROW, TYPES
-
-ROWS_PER_BATCH = 10_000
+from lake_assets.lake import thresholds
 
 
 def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
@@ -53,7 +52,7 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
             fields: list[pa.Field] = list(parquet.schema_arrow)
             check_column_names(file, [f.name for f in fields])
             types = orjson.dumps({f.name: _type_of(file, f) for f in fields}).decode()
-            for batch in parquet.iter_batches(batch_size=ROWS_PER_BATCH):
+            for batch in parquet.iter_batches(batch_size=thresholds.PARQUET_ROWS_A_BATCH):
                 for values, problem in _rows(_micros(batch)):
                     number += 1
                     yield Record(number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}", problem)

@@ -23,7 +23,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.errors import ChangedInputError
 from lake_assets.ingest.raw.landing_folder import name_of
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
@@ -31,7 +31,6 @@ from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.races import lost
 
 PROPERTY = "lake-assets.landed"
-MOST_FILES = 64
 _SCHEMA = Schema(
     NestedField(1, "source_file", StringType(), required=True),
     NestedField(2, "bytes", LongType(), required=True),
@@ -153,7 +152,7 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         )
     except TableAlreadyExistsError as e:
         raise lost(name, e) from e
-    if is_complete and _files(table) >= MOST_FILES:
+    if is_complete and _files(table) >= thresholds.LEDGER_FILES:
         # Each landing adds a data file; thousands of them would make every read slow.
         rows, is_complete = pa.concat_tables([_cast(table.scan().to_arrow()), rows]), False
     write_arrow(name, table, rows, properties, overwrite=not is_complete)

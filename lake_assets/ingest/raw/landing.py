@@ -43,14 +43,12 @@ from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.stream_transactions import read_open
 from lake_assets.ingest.records.stream_transactions import to_properties as to_open_properties
 from lake_assets.ingest.records.tombstones import Tombstones
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.watermark import find_property, to_properties
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.table_ddl import check_owner, set_properties
-
-FILES_A_COMMIT, ROWS_A_COMMIT = 1_000, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,8 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         # The commit is made to the loaded table that lacked these files: if another process lands them in between, the
         # commit fails.
         raw, seen = file_ledger.seen_by(lake, spec.table)
-        files = _unseen(listed, seen)[: min(FILES_A_COMMIT, spec.batch.files or FILES_A_COMMIT)]
+        most = thresholds.FILES_A_COMMIT
+        files = _unseen(listed, seen)[: min(most, spec.batch.files or most)]
         if not files:
             break
         try:
@@ -242,7 +241,8 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
         raw = lake.table(spec.table)
         match = find_property(raw, OFFSETS_PROPERTY)
         offsets = json.loads(match[0]) if match else {}
-        batch = PythonBatch(read, name, offsets, min(ROWS_A_COMMIT, spec.batch.rows or ROWS_A_COMMIT), spec.limits)
+        most = thresholds.ROWS_A_COMMIT
+        batch = PythonBatch(read, name, offsets, min(most, spec.batch.rows or most), spec.limits)
         if batch.first is None:
             return total
         landed = _commit(lake, spec, raw, batch)

@@ -21,8 +21,7 @@ from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.routing import Routed, route
 from lake_assets.ingest.records.stream_transactions import Open, follow
 from lake_assets.ingest.records.tombstones import Tombstones
-
-ROWS_A_BATCH, BYTES_A_BATCH = 50_000, 64 << 20
+from lake_assets.lake import thresholds
 
 Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None, str | None]
 
@@ -78,7 +77,7 @@ class RecordReading:
             counts[file] = counts.get(file, 0) + 1
             self.position += 1
             size += len(record.text)
-            if len(rows) >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
+            if len(rows) >= thresholds.ROWS_A_BATCH or size >= thresholds.BYTES_A_BATCH:
                 yield _batch(rows)
                 rows, size = [], 0
         rejects.check_limit(

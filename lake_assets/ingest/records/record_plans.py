@@ -22,9 +22,7 @@ from lake_assets.formats.format_base import schema_key
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import find_schemas, schemas_of, with_payloads
 from lake_assets.ingest.records.event_rows import BAD
-
-# At most this many shapes per batch are tried one by one.
-_MOST_SHAPES = 1_000
+from lake_assets.lake import thresholds
 
 
 def of_schemas(schemas: Iterable[str]) -> Column:
@@ -102,7 +100,7 @@ def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[
         .groupBy("schema_key", "shape")
         .agg(F.sort_array(F.collect_list("position")).alias("positions"))
         .orderBy(F.col("positions")[0])
-        .limit(_MOST_SHAPES)
+        .limit(thresholds.RECORD_SHAPES)
         .collect()
     )
     unread: list[Unread] = []

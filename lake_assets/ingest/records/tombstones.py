@@ -20,13 +20,12 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_tombstones import REWRITE
 from lake_assets.formats.event_model import Keyed
 from lake_assets.ingest.raw_tables import routes_of
+from lake_assets.lake import thresholds
 from lake_assets.lake.metadata.watermark import find_property
 
 # Snapshot properties of a raw table: tables by topic, if the topic is not called like its table; the last deletes.
 TOPICS_PROPERTY = "lake-assets.topics"
 DELETES_PROPERTY = "lake-assets.open-deletes"
-# Number of records within which a delete's own tombstone comes. If it comes later, staging finds the delete before it.
-NEAR = 1_000
 _NOT_IN_TOPICS = re.compile(r"[^a-zA-Z0-9._-]")
 
 
@@ -60,7 +59,7 @@ class Tombstones:
             a tombstone that repeats the delete before it.
         """
         self._records += 1
-        if self._records == NEAR:
+        if self._records == thresholds.TOMBSTONE_RECORDS:
             self._earlier.clear()
         if record.kind == "tombstone":
             return (None, None) if self._repeats_delete(record) else self._table_of(record)
@@ -81,7 +80,8 @@ class Tombstones:
     def properties(self) -> dict[str, str]:
         """Return the snapshot properties that the next landing starts from."""
         topics = {t: sorted(map(str, of)) for t, of in self._topics.items() if not of <= self._named_like(t)}
-        deletes = {_digest(key): count for key, (count, at) in self._deletes.items() if at > self._records - NEAR // 10}
+        first = self._records - thresholds.TOMBSTONE_RECORDS // 10
+        deletes = {_digest(key): count for key, (count, at) in self._deletes.items() if at > first}
         properties = {TOPICS_PROPERTY: json.dumps(topics, sort_keys=True)} if topics else {}
         # An empty one replaces that of the landing before.
         return properties | ({DELETES_PROPERTY: json.dumps(deletes)} if deletes or self._had_deletes else {})
@@ -105,7 +105,8 @@ class Tombstones:
 
     def _forget(self) -> None:
         """Forget deletes that are too far back to be followed by their own tombstone."""
-        while (oldest := next(iter(self._deletes))) and self._deletes[oldest][1] < self._records - NEAR:
+        first = self._records - thresholds.TOMBSTONE_RECORDS
+        while (oldest := next(iter(self._deletes))) and self._deletes[oldest][1] < first:
             del self._deletes[oldest]
 
     def _table_of(self, record: Keyed) -> tuple[SourceTable | None, str | None]:

@@ -15,18 +15,17 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
+from lake_assets.lake import thresholds
 from lake_assets.lake.metadata.file_deletion import delete_file
 
 _PROPERTY = "lake-assets.metadata-versions"
 # Properties of the tables created here: `delete_old_versions` deletes their versions instead of Iceberg.
 PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "false",
-    "write.metadata.previous-versions-max": "50",
+    "write.metadata.previous-versions-max": str(thresholds.METADATA_VERSIONS),
     _PROPERTY: "hourly",
 }
 DAYS = 7
-# Finding old versions takes a listing, so it is done for 4 of every 40 versions.
-_EVERY, _WITHIN = 40, 4
 # Seconds during which another process may still read a version that the catalog named.
 _IN_USE_SECONDS = 600
 
@@ -62,7 +61,8 @@ def versions(io: FileIO, location: str) -> list[Version]:
 
 def is_due(table: Table) -> bool:
     """Whether it is time to call `delete_old_versions` for a table: after some of its commits."""
-    return table.properties.get(_PROPERTY) == "hourly" and version_of(table.metadata_location) % _EVERY < _WITHIN
+    place = version_of(table.metadata_location) % thresholds.CLEANUP_EVERY_VERSIONS
+    return table.properties.get(_PROPERTY) == "hourly" and place < thresholds.CLEANUP_VERSIONS
 
 
 def delete_old_versions(table: Table, now: float | None = None) -> list[str]:

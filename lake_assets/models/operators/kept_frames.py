@@ -11,18 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.models.operators.query_tree import text
 from lake_assets.tables.spark_frames import checkpoint, computed, over, temp_view
 from lake_assets.tables.writing.row_differences import SIGN
-
-MAX_LITERALS = 1_000
-# A broadcast table of this many rows takes tens of megabytes.
-MAX_BROADCAST = 500_000
-# One core groups this many rows in the time that two cores need to shuffle them.
-ONE_PIECE = 100_000
 
 _T = exp.DataType.Type
 # If both sides of a comparison are of one of these kinds, it orders values as Spark's min and max do.
@@ -111,7 +105,7 @@ class Frame:
     @property
     def hint(self) -> str:
         """Return the hint to broadcast these rows."""
-        return "/*+ BROADCAST(looked_up) */" if self.rows <= MAX_BROADCAST else ""
+        return "/*+ BROADCAST(looked_up) */" if self.rows <= thresholds.BROADCAST_ROWS else ""
 
     def condition(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
         """See `operator_rows.Keys`."""
@@ -141,13 +135,13 @@ class Frame:
         if (around := bounds.around()) is None:
             return null
         condition = f"{at} BETWEEN {bounds.sql(around[0])} AND {bounds.sql(around[1])}"
-        if self.rows <= MAX_LITERALS:
+        if self.rows <= thresholds.LITERAL_KEYS:
             condition = f"{at} IN ({', '.join(bounds.sql(v) for v in self._values[name])})"
         return f"({null} OR {condition})" if null else condition
 
     def _listed(self, e: exp.Expr, name: str) -> bool:
         bounds = self.bounds.get(name)
-        return bounds is not None and self.rows <= MAX_LITERALS and _is_comparable(e, bounds)
+        return bounds is not None and self.rows <= thresholds.LITERAL_KEYS and _is_comparable(e, bounds)
 
     @cached_value
     def _values(self) -> dict[str, list[str]]:
@@ -244,7 +238,7 @@ class Frames:
     def in_one_piece(self, rows: DataFrame) -> DataFrame:
         """Compute rows now; few rows become one partition, so that grouping them needs no shuffle."""
         materialized, (count,) = self.materialize_with_aggregates(rows, "count(*)")
-        return materialized.coalesce(1) if count <= ONE_PIECE else materialized
+        return materialized.coalesce(1) if count <= thresholds.ONE_TASK_ROWS else materialized
 
     def measure(
         self,

@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId, quote
+from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.models.operators.both_ends import AT_END, AT_START, at_both_ends, row_key
-from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames
+from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.operators.operator_rows import (
     At,
     KeyFilter,
@@ -50,8 +50,6 @@ from lake_assets.models.operators.row_frames import RowFrames, row_frames
 from lake_assets.models.operators.running_windows import RunningWindows, running_windows
 from lake_assets.tables.writing.row_differences import SIGN
 
-# A table of at most so many rows is joined whole, however many rows of it are needed.
-SMALL_SIDE = 100_000
 _MINUS, _PLUS = f"CAST(-1 AS INT) AS {SIGN}", f"CAST(1 AS INT) AS {SIGN}"
 
 
@@ -185,7 +183,7 @@ class Deltas:
             on = [c for c in rest if refs(c) <= have]
             rest = [c for c in rest if not refs(c) <= have]
             side_rows = self._rows.sql(side, "start" if nth < position else "end", key_filter)
-            hint = "/*+ BROADCAST(changed) */" if is_counted and frame.rows <= MAX_BROADCAST else ""
+            hint = "/*+ BROADCAST(changed) */" if is_counted and frame.rows <= thresholds.BROADCAST_ROWS else ""
             condition = " AND ".join(f"({text(c)})" for c in on) or "true"
             sql = f"SELECT {hint} * FROM ({sql}) changed JOIN ({side_rows}) ON {condition}"
             is_counted = False
@@ -203,7 +201,7 @@ class Deltas:
         return (f"SELECT * FROM {frame.view}", frame) if frame else None
 
     def _is_small(self, node: Node) -> bool:
-        return is_simple(node) and all(self._size(s.table) <= SMALL_SIDE for s in scans(node))
+        return is_simple(node) and all(self._size(s.table) <= thresholds.SMALL_SIDE_ROWS for s in scans(node))
 
     def _join_filter(
         self, sql: str, frame: Frame, pairs: Sequence[tuple[exp.Expr, exp.Expr]], simple: bool
@@ -346,7 +344,7 @@ class Deltas:
         """See `both_ends.at_both_ends`."""
         change = None
         if row_key(node) and (feed := self._feed(scans(node)[0].table)) and (changed := self.sql(node)):
-            change = changed, "/*+ BROADCAST(inserted) */" if feed.rows <= MAX_BROADCAST else ""
+            change = changed, "/*+ BROADCAST(inserted) */" if feed.rows <= thresholds.BROADCAST_ROWS else ""
         return at_both_ends(node, self._rows, self._frames, key_filter, change, computed, *aggregates)
 
 

@@ -17,9 +17,9 @@ from sqlglot.errors import SqlglotError
 from lake_assets.capture import Capture, FieldRange
 from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
-from lake_assets.lake import TableId, quote
+from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame
+from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.tables.pending_windows import Window
 
 
@@ -219,7 +219,7 @@ def matching(rows: DataFrame, keys: Frame, expressions: Mapping[str, str], *, ar
     pruned = [] if are_not else [bound for c, e in expressions.items() if (bound := _bounded(rows, keys, c, e))]
     filtered = reduce(lambda some, condition: some.where(condition), pruned, rows)
     looked_up = keys.frame.select(*(F.col(quote(c)).alias(n) for c, n in names.items()))
-    if keys.rows <= MAX_BROADCAST:
+    if keys.rows <= thresholds.BROADCAST_ROWS:
         looked_up = F.broadcast(looked_up)
     on = reduce(Column.__and__, (F.expr(f"({e}) <=> {names[c]}") for c, e in expressions.items()))
     return filtered.join(looked_up, on, "left_anti" if are_not else "left_semi")

@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
-from lake_assets.lake import LakeBase, quote
+from lake_assets.lake import LakeBase, quote, thresholds
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import is_of_iceberg
-from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames, has_bounds
+from lake_assets.models.operators.kept_frames import Frame, Frames, has_bounds
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
@@ -257,7 +257,7 @@ class ResultWriter:
         names = {k: f"__lake_key{i}" for i, k in enumerate(key)}
         keys = affected.frame.select(*(F.col(quote(k)).alias(n) for k, n in names.items()))
         new = rows.withColumn(FOUND, F.lit(True))
-        new = F.broadcast(new) if affected.rows <= MAX_BROADCAST else new
+        new = F.broadcast(new) if affected.rows <= thresholds.BROADCAST_ROWS else new
         on = reduce(Column.__and__, (F.expr(f"{quote(k)} <=> {n}") for k, n in names.items()))
         columns = [f"{names[c]} AS {quote(c)}" if c in names else quote(c) for c in types]
         joined = self.frames.materialize(keys.join(new, on, "left").selectExpr(*columns, FOUND))

@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from lake_assets.lake import thresholds
 from lake_assets.models.operators.query_tree import Node, Project, UnionAll, Unit
 from lake_assets.models.sql.scopes import Compiled, Ctes, Uncompilable
-
-# Each row is a branch of a union, and Spark plans each branch.
-_MAX_VALUES = 200
 
 
 def constant_rows(values: exp.Values, name: Callable[[str], str]) -> Compiled:
@@ -24,8 +22,8 @@ def constant_rows(values: exp.Values, name: Callable[[str], str]) -> Compiled:
         Uncompilable: there are too many of them.
     """
     rows = [list(row.expressions) if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
-    if len(rows) > _MAX_VALUES:
-        raise Uncompilable(f"VALUES with more than {_MAX_VALUES} rows: store them in a table")
+    if len(rows) > thresholds.CONSTANT_ROWS:
+        raise Uncompilable(f"VALUES with more than {thresholds.CONSTANT_ROWS} rows: store them in a table")
     names = [name(f"col{i}") for i, _ in enumerate(rows[0], start=1)]
     branches = tuple(Project(Unit(name("unit")), tuple(zip(names, row, strict=True))) for row in rows)
     outputs = tuple((f"col{i}", n) for i, n in enumerate(names, start=1))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import sqlglot
 from sqlglot import exp
 
+from lake_assets.lake import thresholds
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.query_tree import Filter, Generate, Node, Project, column, refs, text
 from lake_assets.models.sql.scopes import Uncompilable
@@ -27,8 +28,6 @@ _MICROSECONDS = {
     "day": 86_400_000_000, "week": 604_800_000_000,
 }  # fmt: skip
 _PART = re.compile(r"([+-]?\d+)\s+(\w+?)s?(?:\s+|$)")
-# Each row is repeated once per window.
-_MOST_WINDOWS = 1_000
 # The alias under which a SELECT's own window is known; no table of a query can have it.
 _ALIAS = "window of time"
 
@@ -169,8 +168,8 @@ def _lengths(call: exp.Anonymous) -> _Lengths:
         raise Uncompilable(f"{call.sql(DIALECT)}: lengths that are not written as '1 hour 30 minutes'")
     length, slide, offset = ([v or 0 for v in values] + [values[0] or 0, 0][len(values) - 1 :])[:3]
     lengths = _Lengths(length, slide, offset)
-    if not 0 < slide <= length or lengths.windows > _MOST_WINDOWS:
-        raise Uncompilable(f"{call.sql(DIALECT)}: more than {_MOST_WINDOWS} windows per row")
+    if not 0 < slide <= length or lengths.windows > thresholds.WINDOWS_A_ROW:
+        raise Uncompilable(f"{call.sql(DIALECT)}: more than {thresholds.WINDOWS_A_ROW} windows per row")
     return lengths
 
 

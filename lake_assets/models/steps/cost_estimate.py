@@ -10,30 +10,16 @@ from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 
 from lake_assets.capture import Capture
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.pending_windows import Window
 
 COST = "lake-assets.cost"
-# Above this share of changed rows, a recompute is assumed to be cheaper, unless past runs tell otherwise.
-FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
-# Past runs count once there are this many, and only for changes above this fraction of the limit: a single slow run
-# (the first of a process is slow) must not switch a model to full recomputes.
-RUNS, SMALL = 3, 0.1
-# Up to this cost of computing everything and comparing it with the stored rows, that takes less than to look for what
-# changed, unless it has taken more than these seconds.
-FULL_UP_TO, SLOW = 1_000_000, 1.5
-# Up to this number of rows, a table that nothing else is computed from is overwritten rather than compared.
-OVERWRITTEN = 250_000
-# Up to this many times FULL_UP_TO, the measured seconds of the last recompute decide.
-MEDIUM = 30
 # Seconds to compare the rows of a recompute with the stored ones, if not measured: in any case, and per stored row.
 COMPARING, COMPARING_ROW = 0.3, 10e-6
 # Assumed seconds of a step, and of each of its operators, before a step has absorbed a change.
 OPERATOR = 0.4
-# Up to this number of rows, past runs do not count.
-FEW_ROWS = 10_000
 # Costs per row, relative to reading one: to compare a row of two versions by value, and to write one.
 COMPARE, WRITE = 2.5, 2.0
 
@@ -97,7 +83,7 @@ class Estimate:
     def reason_not_to_compare(self) -> str:
         """Why the changed rows are not looked for in rewritten files; empty if they are."""
         full = self.rows * (1 + COMPARE * self.operators) + WRITE * self.stored
-        if self.rows <= FEW_ROWS or self.declared or self.compared * COMPARE <= full:
+        if self.rows <= thresholds.ESTIMATE_ROWS or self.declared or self.compared * COMPARE <= full:
             return ""
         return (
             f"files of {self.compared:,} rows were rewritten: comparing them is estimated to cost more than computing "
@@ -118,12 +104,12 @@ class Estimate:
     @property
     def has_few_rows(self) -> bool:
         """Whether computing everything and replacing the stored rows is cheap."""
-        return self.cost_in_full <= FULL_UP_TO
+        return self.cost_in_full <= thresholds.FULL_UP_TO_COST
 
     @property
     def is_quick_in_full(self) -> bool:
         """Whether another recompute is expected to take less than absorbing the change."""
-        if self.last_full is None or self.cost_in_full > MEDIUM * FULL_UP_TO:
+        if self.last_full is None or self.cost_in_full > thresholds.MEASURED_COST_FACTOR * thresholds.FULL_UP_TO_COST:
             return False
         return self.last_full < (self.absorbed if self.absorbed is not None else OPERATOR * (1 + self.operators))
 
@@ -137,9 +123,10 @@ class Estimate:
         """Whether computing everything is expected to be cheaper."""
         if self.is_small:
             return True
-        if self.rows <= FEW_ROWS and not self.declared:
+        if self.rows <= thresholds.ESTIMATE_ROWS and not self.declared:
             return False
-        if self.share > self.limit * SMALL and self.incremental is not None and self.full is not None:
+        is_large = self.share > self.limit * thresholds.PAST_RUNS_PART
+        if is_large and self.incremental is not None and self.full is not None:
             return self.incremental > self.full
         return self.share > self.limit
 
@@ -194,9 +181,9 @@ def estimate(
     stored = visible_rows(target.current_snapshot()) if target else 0
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
-    slow = len(fulls) > 1 and min(fulls) > SLOW
+    slow = len(fulls) > 1 and min(fulls) > thresholds.SLOW_FULL_SECONDS
     # Overwriting a partitioned table would change all of its partitions.
-    overwrites = not is_read and stored <= OVERWRITTEN and not (target and target.spec().fields)
+    overwrites = not is_read and stored <= thresholds.OVERWRITE_ROWS and not (target and target.spec().fields)
     last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), stored, past, compares=not overwrites)
     if target and not overwrites and not all(_is_plain(f.field_type) for f in target.schema().fields):
         last_full = None
@@ -243,13 +230,13 @@ def _most_rows(table: Table, window: Window) -> int:
 def _estimate(
     strategy: str, changed: int, rows: int, exact: bool, past: list[Cost], full_above: float | None
 ) -> Estimate:
-    limit = full_above if full_above is not None else FULL_ABOVE.get(strategy, 1.0)
+    limit = full_above if full_above is not None else thresholds.FULL_ABOVE_SHARE.get(strategy, 1.0)
     incremental = full = None
     if full_above is None and rows:
-        last_full = next((c for c in past if c.strategy == "full" and c.rows > FEW_ROWS), None)
+        last_full = next((c for c in past if c.strategy == "full" and c.rows > thresholds.ESTIMATE_ROWS), None)
         # A step has fixed costs, so a larger change costs at least as much as a smaller one did.
-        comparable = [c for c in past if c.strategy == strategy and c.changed and c.rows > FEW_ROWS]
-        if last_full and len(comparable) >= RUNS:
+        comparable = [c for c in past if c.strategy == strategy and c.changed and c.rows > thresholds.ESTIMATE_ROWS]
+        if last_full and len(comparable) >= thresholds.PAST_RUNS:
             full = last_full.seconds * rows / last_full.rows
             incremental = min(c.seconds * max(1.0, changed / c.changed) for c in comparable)
     return Estimate(changed, rows, exact, limit, incremental, full, full_above is not None)

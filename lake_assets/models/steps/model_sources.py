@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 from lake_assets.capture import Capture
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.float_columns import guarded
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.rows_in_memory import no_rows
-from lake_assets.models.operators.kept_frames import ONE_PIECE, Frame, Frames
+from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.operators.operator_rows import At
 from lake_assets.models.operators.query_tree import Scan
 from lake_assets.models.steps.cost_estimate import changed_rows
@@ -91,7 +91,7 @@ class Sources:
         """Whether so few rows have changed in all tables together that one task is enough to group them."""
         # All rows of rewritten files are read to determine which have changed.
         rewritten = any(s.operation == "replace" for c in self.captures.values() for s in c.window.steps)
-        return not rewritten and self._changed <= ONE_PIECE
+        return not rewritten and self._changed <= thresholds.ONE_TASK_ROWS
 
     @cached_property
     def _changed(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
 from lake_assets.models.operators.kept_frames import Frames
@@ -38,8 +38,6 @@ from lake_assets.models.operators.query_tree import (
 )
 from lake_assets.models.steps.model_sources import Sources
 
-# Up to this many separate ranges are recomputed one by one; more are recomputed as a single range.
-MOST_RANGES = 100
 _MICROS = 1_000_000
 _EPOCH = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 
@@ -154,10 +152,10 @@ def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames:
     if span.cumulative:
         return Ranges(kind, ((low - forward, None),), null, None, forward, times)
     intervals = [(low - forward, high + back)]
-    if distinct.rows <= 100 * MOST_RANGES:
+    if distinct.rows <= thresholds.RANGE_VALUES:
         values = sorted(r["v"] for r in distinct.frame.where("v IS NOT NULL").collect())
         separate = merged([(v - forward, v + back) for v in values])
-        intervals = separate if len(separate) <= MOST_RANGES else intervals
+        intervals = separate if len(separate) <= thresholds.SEPARATE_RANGES else intervals
     return Ranges(kind, tuple(intervals), null, back, forward, times)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.maintenance import is_linear
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple
@@ -20,7 +20,7 @@ from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.written_changes import replace_keys
 from lake_assets.tables.spark_frames import new_name
-from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
+from lake_assets.tables.spark_tuning import planned_once, size_of
 
 
 def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> StepResult | None:
@@ -43,9 +43,8 @@ def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> StepResult
 
 def _are_few(ctx: ModelContext, how: Retraction) -> bool:
     """Whether the table is small and few rows have changed."""
-    return (
-        size_of(ctx.table)[1] <= SMALL_ROWS and ctx.sources.has_few_changes() and is_linear(how.aggregate.input)
-    )  # fmt: skip
+    is_small = size_of(ctx.table)[1] <= thresholds.SMALL_TARGET_ROWS
+    return is_small and ctx.sources.has_few_changes() and is_linear(how.aggregate.input)
 
 
 def adjust(
@@ -73,7 +72,7 @@ def adjust(
     few, name = _are_few(ctx, how), ctx.lake.sql_name(ctx.spec.table)
     with planned_once(ctx.lake, when=few):
         # Old values of the touched groups are looked up in the table, or joined with all of a small table.
-        if not keys or size_of(ctx.table)[1] <= SMALL_ROWS:
+        if not keys or size_of(ctx.table)[1] <= thresholds.SMALL_TARGET_ROWS:
             change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
         else:
             measured = ctx.frames.measure(how.change(below))

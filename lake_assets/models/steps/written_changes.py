@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.lake.foreign_errors import is_unreadable
-from lake_assets.models.operators.kept_frames import ONE_PIECE, Frame
+from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.operator_rows import KeyFilter
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
@@ -79,7 +79,7 @@ def full_by_differences(ctx: ModelContext, why: str) -> StepResult:
     what changed."""
     if incomparable(ctx.types):
         return full(ctx, why)
-    few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
+    few = ctx.expected.rows + ctx.expected.stored <= thresholds.ONE_TASK_ROWS
     try:
         with planned_once(ctx.lake, when=few, as_one=True):
             lost = ctx.writer("full", few=few, compared=True).differences(ctx.query, ctx.plan.key)

@@ -9,11 +9,8 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.tables.writing.races import lost
-
-# PyIceberg buffers a file in memory, and compares its size in memory with this limit, not its size on disk.
-BYTES_A_FILE = 128 << 20
 
 
 def write_arrow(
@@ -39,7 +36,7 @@ def write_arrow(
     # What the rows hold, such as positions, follows from `before`: the commit must not be retried on top of another.
     # Only this process's copy of the table's properties is changed.
     before.metadata.properties["commit.retry.num-retries"] = "0"
-    before.metadata.properties["write.target-file-size-bytes"] = str(BYTES_A_FILE)
+    before.metadata.properties["write.target-file-size-bytes"] = str(thresholds.BYTES_A_FILE)
     write: Any = before.overwrite if overwrite else before.append
     try:
         write(rows, snapshot_properties=properties)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
@@ -42,8 +42,8 @@ DEFAULT_PROPERTIES = {
     "write.merge.distribution-mode": "none",
     # Every batch adds manifests, and planning a scan opens all of them. Few are merged at a time, into small ones:
     # a capture reads the merged manifest again.
-    "commit.manifest.min-count-to-merge": "8",
-    "commit.manifest.target-size-bytes": str(1 << 20),
+    "commit.manifest.min-count-to-merge": str(thresholds.MERGED_MANIFESTS),
+    "commit.manifest.target-size-bytes": str(thresholds.MERGED_MANIFEST_BYTES),
     **VERSIONS,
 }
 

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.row_counts import number, rows_in, summary_of
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import computed, new_name, over
-from lake_assets.tables.spark_tuning import SMALL_ROWS, size_of
+from lake_assets.tables.spark_tuning import size_of
 from lake_assets.tables.writing.branch_writer import BranchWriter, insert
 from lake_assets.tables.writing.commit_counts import count_properties, counts
 from lake_assets.tables.writing.publication import Branch
@@ -327,7 +327,7 @@ class TableWriter(BranchWriter):
 
     def _pruned(self, rows: DataFrame, key: Sequence[str], at_most: int | None = None) -> Pruning:
         assert self.before is not None
-        if size_of(self.before)[1] <= SMALL_ROWS:
+        if size_of(self.before)[1] <= thresholds.SMALL_TARGET_ROWS:
             return Pruning("", {}, "the table is small")
         return prune(rows, key, self.before, at_most=at_most)
 

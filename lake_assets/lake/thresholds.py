@@ -1,0 +1,159 @@
+"""Thresholds: numbers of rows, keys, files and bytes, and a few seconds, that decide how a step works.
+
+Other modules read them as `thresholds.NAME`, never by `from … import NAME`: so a test replaces a number in one place.
+Each is the largest size of the way that its comment describes, unless the comment says "from … on".
+
+Brackets tell what set a number: a decision in `docs/decisions`, by its number, or a benchmark in `benchmarks`. "Not
+measured" means that no figure compares the number with others. Spark's own thresholds are in `spark_session.DEFAULTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# --- Little data ------------------------------------------------------------------------------------------------------
+
+# Queries over this much input are interpreted and stay in one partition: compiling and shuffling would take longer.
+# [0005: 19 to 26 s instead of 72 s for 1,216 events; the limits are not measured]
+SMALL_INPUT_BYTES = 32 << 20
+SMALL_INPUT_ROWS = 50_000
+# A capture may be this many times larger if most of its rows belong to other tables, since these are mostly skipped.
+# [0005; not measured]
+SHARED_INPUT_FACTOR = 10
+# One task groups this many rows in the time that two cores need to shuffle them. [not measured]
+ONE_TASK_ROWS = 100_000
+# This many captured rows are grouped by row id and by value in one partition: one shuffle instead of two.
+# [0023; not measured]
+ONE_TASK_CAPTURED_ROWS = 1_000_000
+
+# --- Joins and MERGE --------------------------------------------------------------------------------------------------
+
+# This many keys are listed as literals, which skip files and row groups; rows from this many events are not cached.
+# [0008, 0013, 0005; bench_merge]
+LITERAL_KEYS = 1_000
+# From this many rows of a target on, and this many for each changed key, its rows are tested against a bitmap of the
+# keys' hashes: joining fewer rows takes no longer than building the bitmap. [0008; bench_merge at 20M rows]
+HASHES_TARGET_ROWS = 150_000
+HASHES_ROWS_A_KEY = 4
+# A bitmap holds this many keys: it is a text in the statement. [bench_merge, up to 1,000,000 keys]
+HASHES_KEYS = 2_000_000
+# A target of this many rows is joined whole, without a query for the bounds of the changed keys.
+# [0005, 0044; not measured]
+SMALL_TARGET_ROWS = SMALL_INPUT_ROWS
+# From this many rows on, new events are written uncompared: comparing reads all columns of each scanned row.
+# [0008; not measured]
+LARGE_TARGET_ROWS = 500_000
+# A table of this many rows is joined whole: reading it takes no longer than planning a query that counts the change.
+# [0043; not measured]
+SMALL_SIDE_ROWS = 100_000
+# This many rows are broadcast, which takes tens of megabytes. [not measured]
+BROADCAST_ROWS = 500_000
+# The ids of this many rows are broadcast as bitmaps, some dozens of bytes for 64 rows. [0010; not measured]
+BROADCAST_ROW_IDS = 200_000_000
+# `write: overwrite-partitions` overwrites this many: with more, planning the filter takes longer than running a MERGE.
+# [0012; not measured]
+OVERWRITE_PARTITIONS = 1_000
+
+# --- Models: absorb a change, or compute everything -------------------------------------------------------------------
+
+# Up to this cost, in rows read (`Estimate.cost_in_full`), computing everything takes less than finding what changed.
+# [0041; bench_costs]
+FULL_UP_TO_COST = 1_000_000
+# Recomputes that all took more seconds are not repeated: a query can be slow over few rows. [0041; not measured]
+SLOW_FULL_SECONDS = 1.5
+# Up to this many times FULL_UP_TO_COST, the measured seconds of the last recompute decide: rows alone do not tell.
+# [0041; not measured]
+MEASURED_COST_FACTOR = 30
+# A table of this many rows that no other is computed from is overwritten uncompared; with more, every micro-batch would
+# write megabytes. [0041: writing 200,000 rows takes 0.2 s, comparing and merging 0.3 to 1 s]
+OVERWRITE_ROWS = 250_000
+# With this many rows in the sources, neither the shares below nor past runs count. [not measured]
+ESTIMATE_ROWS = 10_000
+# Above this share of changed rows, by strategy, a recompute is assumed to be cheaper, unless past runs tell otherwise.
+# [bench_models, for `retract` and `keys`]
+FULL_ABOVE_SHARE: Mapping[str, float] = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
+# From this many past runs on, they decide, and only about changes above this part of the share: a single slow run (the
+# first of a process is slow) must not switch a model to full recomputes. [not measured]
+PAST_RUNS = 3
+PAST_RUNS_PART = 0.1
+# This many separate ranges, found from this many changed values, are recomputed one by one; more are one range.
+# [not measured]
+SEPARATE_RANGES = 100
+RANGE_VALUES = 100 * SEPARATE_RANGES
+# A row is repeated for each of this many windows of time; with more, the query is computed in full. [not measured]
+WINDOWS_A_ROW = 1_000
+# This many rows of VALUES become branches of a union, each of which Spark plans; with more, the query is computed in
+# full. [not measured]
+CONSTANT_ROWS = 200
+
+# --- Captures ---------------------------------------------------------------------------------------------------------
+
+# This many data files are looked up in the indexes of manifests; for more, manifests are read completely.
+# [0023; bench_capture for single files]
+INDEX_LOOKUP_FILES = 10_000
+# The indexes of a process hold this many data files, at 12 bytes each. [0023; not measured]
+INDEXED_FILES = 4_000_000
+# This many partitions with deletes are compared with the bounds of manifests; with more, all manifests are searched.
+# [not measured]
+DELETE_PARTITIONS = 1_000
+# Larger manifests are first read without column statistics, which are most of their content, and again for the captured
+# entries: a merged manifest of 100,000 files would take gigabytes of memory.
+# [bench_capture: 177 MB to plan one file in a table of 1,000,000]
+SMALL_MANIFEST_BYTES = 512 * 1024
+
+# --- Landing and staging ----------------------------------------------------------------------------------------------
+
+# A landing commits this many files, which the commit lists in the table's metadata, or records that Python yields.
+# [bench_events lands 100,000 files; not measured]
+FILES_A_COMMIT = 1_000
+ROWS_A_COMMIT = 1_000_000
+# From this many records on, or bytes of records, a landing writes those that it holds in memory.
+# [bench_events: 1.13 times the memory for 8 times the records]
+ROWS_A_BATCH = 50_000
+BYTES_A_BATCH = 64 << 20
+# Parquet and CSV files are read in parts of this size, so that memory stays flat; `csv_long_rows` reads longer rows.
+# [not measured]
+PARQUET_ROWS_A_BATCH = 10_000
+CSV_BYTES_A_BLOCK = 8 << 20
+# From this many data files on, a ledger is written anew as one: each landing adds a file, which slows every read.
+# [not measured]
+LEDGER_FILES = 64
+# This many shapes of records are tried one by one if a batch cannot be read at once. [not measured]
+RECORD_SHAPES = 1_000
+# A delete's own tombstone is expected within this many records; if it comes later, staging finds the delete before it.
+# [not measured]
+TOMBSTONE_RECORDS = 1_000
+
+# --- Files and metadata of tables -------------------------------------------------------------------------------------
+
+# Raw tables are split by rows: by bytes alone, one task would read a million similar records. [0007]
+ROWS_A_GROUP = 20_000
+BYTES_A_SPLIT = 4 << 20
+# PyIceberg buffers a file of this many bytes, counted in memory and not on disk. [not measured]
+BYTES_A_FILE = 128 << 20
+# From this many manifests on, a commit merges them, into manifests of this size: every plan of a scan opens all of
+# them, and a capture reads the merged ones again. [0033: 10.7 instead of 13.4 CPU seconds after fifty batches]
+MERGED_MANIFESTS = 8
+MERGED_MANIFEST_BYTES = 1 << 20
+# Main keeps this many snapshots; upkeep between two steps makes one or two. [not measured]
+SNAPSHOTS_KEPT = 20
+# A process caches the metadata of this many snapshots, of all tables together: they are most of it.
+# [0005; not measured]
+CACHED_SNAPSHOTS = 10_000
+# A table's metadata lists this many versions; a higher number would make each metadata file larger.
+# [0031; not measured]
+METADATA_VERSIONS = 50
+# Old versions are deleted after the first 4 of every 40, since finding them takes a listing. [0031; not measured]
+CLEANUP_EVERY_VERSIONS = 40
+CLEANUP_VERSIONS = 4
+
+# --- Backfills and jobs -----------------------------------------------------------------------------------------------
+
+# A backfill computes this many rows, roughly, or keys at a time, so that a year fits into memory.
+# [bench_backfill: 365 days in chunks; the limits are not measured]
+ROWS_A_CHUNK = 5_000_000
+KEYS_A_CHUNK = 10_000
+# A backfill redoes this many keys; more are a large part of the table anyway. [not measured]
+BACKFILL_KEYS = 1_000_000
+# A job is handed this many changed keys; with more, it has to read the changes itself. [not measured]
+JOB_KEYS = 100_000
