@@ -26,34 +26,34 @@ from tests.support.people import AGES, CITIES, OLDEST, RANKED, SPAN, People
 from tests.support.seeds import HISTORIES
 
 
-@model("agg.merged", write="merge", key="id")
+@model("agg.merged", write="merge", key="id", inputs={"people": "final.people"})
 def merged(people: Changes) -> Any:
     rows = people.feed(["id"]).where("_change_type <> 'update_before'")
     return rows.selectExpr("id", "city", "_change_type = 'delete' AS _deleted")
 
 
-@model("agg.merged", write="merge", key="id")
+@model("agg.merged", write="merge", key="id", inputs={"people": "final.people"})
 def merged_otherwise(people: Changes) -> Any:
     rows = people.feed(["id"]).where("_change_type <> 'update_before'")
     return rows.selectExpr("id", "concat(city, '!') AS city", "_change_type = 'delete' AS _deleted")
 
 
-@model("agg.by_city", write="replace-keys", key="city", replace="city")
+@model("agg.by_city", write="replace-keys", key="city", replace="city", inputs={"people": "final.people"})
 def by_city(people: Changes) -> Any:
     return people.affected().groupBy("city").count()
 
 
-@model("agg.by_city", write="replace-keys", key="city", replace="city")
+@model("agg.by_city", write="replace-keys", key="city", replace="city", inputs={"people": "final.people"})
 def by_city_otherwise(people: Changes) -> Any:
     return people.affected().groupBy("city").count().selectExpr("city", "count + 100 AS count")
 
 
-@model("agg.total", write="overwrite")
+@model("agg.total", write="overwrite", inputs={"people": "final.people"})
 def total(people: Changes) -> Any:
     return people.table.selectExpr("count(*) AS n")
 
 
-@model("agg.total", write="overwrite")
+@model("agg.total", write="overwrite", inputs={"people": "final.people"})
 def total_otherwise(people: Changes) -> Any:
     return people.table.selectExpr("count(*) + 100 AS n")
 
