@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.formats.event_model import ARRIVED_AT, MANY, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw.shared_streams import nothing_until
-from lake_assets.ingest.raw_tables import POSITION_PROPERTY, next_position
+from lake_assets.ingest.raw_tables import POSITION_PROPERTY, next_position, nothing_until
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.staging.rereading import reason_to_reread
 from lake_assets.ingest.staging.staging_columns import has_former_names

@@ -15,8 +15,8 @@ from lake_assets.capture import capture
 from lake_assets.errors import RecordsGoneError
 from lake_assets.formats.event_model import POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw.shared_streams import arrived
 from lake_assets.ingest.raw.source_snapshots import read_snapshots
+from lake_assets.ingest.raw_tables import arrived
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
