@@ -32,7 +32,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import RawStep, land, land_records
 from lake_assets.ingest.records.parsing import parse
-from lake_assets.ingest.staging.staging import absorb_events
+from lake_assets.ingest.staging.staging_step import StagingStep
 from lake_assets.lake import SparkConfig, TableId
 
 ITEMS = SourceTable("public", "items")
@@ -84,7 +84,7 @@ def stage(lake: Lake, raw: RawSpec, repeat: int) -> tuple[float, TableId]:
     for turn in range(repeat + 1):
         lake.spark().sql(f"DROP TABLE IF EXISTS {lake.sql_name(table)} PURGE")
         began = time.perf_counter()
-        outcome = absorb_events(lake, spec)
+        outcome = StagingStep(spec).stage(lake)
         if turn:
             best = min(best, time.perf_counter() - began)
         assert outcome.status == "absorbed", outcome
@@ -284,7 +284,7 @@ def tables_of_one_stream(home: Path, tables: int, events: int, batch: int) -> di
             land_records(lake, raw, lambda after, turn=turn, lines=lines: _after(after, turn, lines))
             began = time.perf_counter()
             for spec in specs:
-                outcome = absorb_events(lake, spec)
+                outcome = StagingStep(spec).stage(lake)
                 assert outcome.status == "absorbed", outcome
                 assert "rejected" not in outcome.details, outcome
             seconds.append(time.perf_counter() - began)

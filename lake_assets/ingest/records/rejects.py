@@ -204,6 +204,13 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
     )
 
 
+def listed_of(lake: LakeBase, raw: TableId, source_table: str) -> DataFrame | None:
+    """Return the rejects of a source table; None: no record of the raw table has been rejected yet."""
+    name = rejected_of(raw)
+    rows = lake.spark().table(lake.sql_name(name)) if lake.exists(name) else None
+    return rows.where(F.col("source_table") == source_table) if rows is not None else None
+
+
 def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Sequence[int]) -> None:
     """Remove all rejects of a source table except some positions, after all of its records were read again.
 

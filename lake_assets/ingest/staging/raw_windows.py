@@ -7,7 +7,7 @@ before, it is unknown which of the two will be true, so staging waits.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -18,12 +18,12 @@ from lake_assets.formats.event_model import ARRIVED_AT, MANY, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw_tables import POSITION_PROPERTY, next_position, nothing_until
 from lake_assets.ingest.records import rejects
-from lake_assets.ingest.staging.rereading import reason_to_reread
+from lake_assets.ingest.staging.rereading import reason_to_reread, reason_to_unite, starts_elsewhere
 from lake_assets.ingest.staging.staging_columns import has_former_names
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import between
-from lake_assets.lake.metadata.watermark import find_property
-from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
+from lake_assets.lake.metadata.watermark import Watermarks, find_property
+from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
 
 
 def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Window, str | None]:
@@ -63,18 +63,102 @@ def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
     return own.where(F.col("position") >= spec.start) if spec.start else own
 
 
+@dataclass(frozen=True)
+class DueRecords:
+    """The records of the raw table that a step of a staging table reads.
+
+    Attributes:
+        spec: the declaration, with its columns spelled as in the table.
+        table: the staging table as the step found it; None: it does not exist yet.
+        raw: the raw table.
+        window: the window of the raw table.
+        reread: why every record is read again; empty: only new ones are.
+        is_fresh: whether the table gets the columns and key of the records, ignoring those it has.
+    """
+
+    lake: LakeBase
+    spec: StagingSpec
+    table: Table | None
+    raw: Table
+    window: Window
+    reread: str = ""
+    is_fresh: bool = False
+
+    @property
+    def marks(self) -> Watermarks:
+        """The watermarks of the step's commit."""
+        return {**({} if self.is_fresh else known_marks(self.table)), str(self.spec.raw): self.window.head}
+
+    @property
+    def unites(self) -> bool:
+        """Whether every record is read again for a declared rename alone."""
+        is_asked = bool(self.reread) and not self.is_fresh
+        return is_asked and self.table is not None and self.reread == reason_to_unite(self.spec, self.table)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the step takes no columns from the table, so that it sees when they appeared."""
+        moves = bool(self.reread) and self.table is not None and starts_elsewhere(self.spec, self.table)
+        return self.is_fresh or moves
+
+    @property
+    def described(self) -> tuple[str, str]:
+        """The strategy of the step, and the reason for it."""
+        if self.reread:
+            return "rebuild", f"{self.reread}: every record is read again"
+        if self.window.lost:
+            return "append", f"{self.window.lost.why}: new records are found by their positions"
+        return "append", "every event is kept"
+
+    def reason_to_wait(self) -> str:
+        """Return why staging waits until raw has landed undone records again; empty: it does not wait."""
+        spec, missing = self.spec, 0
+        if self.table is None or self.reread:
+            return ""
+        if self.window.lost:
+            last = self._stored().agg(F.max(POSITION)).collect()[0][0]
+            missing = max(0, (-1 if last is None else last) + 1 - next_position(self.lake, spec.raw, self.raw))
+        elif self.window.is_empty:
+            missing = missing_after_rollback(self.raw, window_of(spec.table, self.table, spec.raw, self.raw))
+        return what_is_missing(spec.table, spec.raw, missing) if missing else ""
+
+    def after_rollback(self) -> DueRecords:
+        """Return every record, if raw has other records at absorbed positions; otherwise these."""
+        if self.reread or not (other := self._other_records()):
+            return self
+        why = f"{self.spec.raw} was rolled back, and {other:,} records have not landed again in their places"
+        return replace(self, window=Window(self.spec.raw, None, head_of(self.raw)), reread=why)
+
+    def without_absorbed(self, records: DataFrame) -> DataFrame:
+        """Return the records that are neither in the table nor rejected."""
+        absorbed = self._stored().select(F.col(POSITION).alias("position"))
+        listed = rejects.listed_of(self.lake, self.spec.raw, str(self.spec.source_table))
+        if listed is not None:
+            absorbed = absorbed.unionAll(listed.select("position"))
+        return records.join(absorbed.distinct(), "position", "left_anti")
+
+    def _stored(self) -> DataFrame:
+        return self.lake.spark().table(self.lake.sql_name(self.spec.table))
+
+    def _other_records(self) -> int:
+        """Return at how many absorbed positions the raw table has another record than before."""
+        lake, spec, window = self.lake, self.spec, self.window
+        if window.lost:
+            # A record that landed at another time than the absorbed one.
+            absorbed = self._stored().selectExpr(f"{POSITION} AS position", f"{ARRIVED_AT} AS then").distinct()
+            raw = about(lake.spark().table(lake.sql_name(spec.raw)), spec)
+            others = raw.join(absorbed, "position").where("NOT arrived_at <=> then")
+            return others.select("position").distinct().count()
+        if window.start is None or between(self.raw.metadata, window.start, window.head.snapshot).is_forward:
+            return 0
+        with capture(lake, spec.raw, window.start, window.head.snapshot) as captured:
+            rows = about(captured.signed(lake.spark(), ("position", "source_table", "record")), spec)
+            # A record that landed again is a deleted and an inserted row.
+            sums = rows.groupBy("position", "record").agg(F.sum("__lake_sign").alias("n"))
+            return sums.where("n < 0").count()
+
+
 # --- after a rollback of raw ------------------------------------------------------------------------------------
-
-
-def reason_to_wait(lake: LakeBase, spec: StagingSpec, table: Table, raw: Table, pending: Window) -> str:
-    """Return why staging waits until raw has landed undone records again; empty: it does not wait."""
-    missing = 0
-    if pending.lost:
-        last = lake.spark().table(lake.sql_name(spec.table)).agg(F.max(POSITION)).collect()[0][0]
-        missing = max(0, (-1 if last is None else last) + 1 - next_position(lake, spec.raw, raw))
-    elif pending.is_empty:
-        missing = missing_after_rollback(raw, window_of(spec.table, table, spec.raw, raw))
-    return what_is_missing(spec.table, spec.raw, missing) if missing else ""
 
 
 def what_is_missing(table: TableId, raw: TableId, records: int) -> str:
@@ -101,40 +185,3 @@ def _records_until(raw: Table, snapshot_id: int | None) -> int | None:
         return 0
     match = find_property(raw, POSITION_PROPERTY, snapshot_id)
     return int(match[0]) if match else None
-
-
-def reason_of_rollback(lake: LakeBase, spec: StagingSpec, raw: Table, pending: Window) -> str:
-    """Return why every record is read again: raw has other records at absorbed positions. Empty: it has not."""
-    if pending.start is None and not pending.lost:
-        return ""
-    if pending.lost:
-        other = _of_other_landings(lake, spec).count()
-    elif between(raw.metadata, pending.start, pending.head.snapshot).is_forward:
-        return ""
-    else:
-        with capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured:
-            rows = about(captured.signed(lake.spark(), ("position", "source_table", "record")), spec)
-            # A record that landed again is a deleted and an inserted row.
-            sums = rows.groupBy("position", "record").agg(F.sum("__lake_sign").alias("n"))
-            other = sums.where("n < 0").count()
-    return f"{spec.raw} was rolled back, and {other:,} records have not landed again in their places" if other else ""
-
-
-def _of_other_landings(lake: LakeBase, spec: StagingSpec) -> DataFrame:
-    """Return the positions at which the raw table has a record that landed at another time than the absorbed one."""
-    absorbed = (
-        lake.spark().table(lake.sql_name(spec.table)).selectExpr(f"{POSITION} AS position", f"{ARRIVED_AT} AS then")
-    )
-    raw = about(lake.spark().table(lake.sql_name(spec.raw)), spec)
-    return raw.join(absorbed.distinct(), "position").where("NOT arrived_at <=> then").select("position").distinct()
-
-
-def without_absorbed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:
-    """Return the records that are neither in the table nor rejected."""
-    spark = lake.spark()
-    absorbed = spark.table(lake.sql_name(spec.table)).select(F.col(POSITION).alias("position"))
-    rejected = rejects.rejected_of(spec.raw)
-    if lake.exists(rejected):
-        listed = spark.table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
-        absorbed = absorbed.unionAll(listed.select("position"))
-    return records.join(absorbed.distinct(), "position", "left_anti")

@@ -22,7 +22,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, quote
 from lake_assets.tables.schema_changes import formers, promotes, routed
 from lake_assets.tables.writing.table_ddl import key_set_of, types_in
-from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, PARTED_PROPERTY, READ_PROPERTY
+from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, KEY_SET_PROPERTY, PARTED_PROPERTY, READ_PROPERTY
 
 # Declared renames of which the table keeps both columns, since its records cannot be read again.
 IN_PLACE_PROPERTY = "lake-assets.renamed-in-place"
@@ -36,7 +36,7 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
     parted = table.properties.get(PARTED_PROPERTY)
     if parted is not None:
         before = {spec.rename.get(k, k) for k in json.loads(parted)}
-        now = key_set_of(table, spec.keys, spec.rename) if spec.keys else parted_by(spec, ())
+        now = key_set_of(table, spec.keys, spec.rename) if spec.keys else _parted_by(spec, ())
         if {k.lower() for k in before} != {k.lower() for k in now}:
             return "another key is declared"
     if changed := retyped(spec, table):
@@ -118,7 +118,7 @@ def _reads_alike(narrow: str, wide: str) -> bool:
     return promotes(narrow, wide) and narrow != "float"
 
 
-def parted_by(spec: StagingSpec, key_set: tuple[str, ...]) -> list[str]:
+def _parted_by(spec: StagingSpec, key_set: tuple[str, ...]) -> list[str]:
     """Return the declared key that updates are split by."""
     return _EVERY_COLUMN if spec.by_row else list(key_set if spec.keys else spec.key)
 
@@ -129,13 +129,14 @@ def generation_of(table: Table) -> int:
 
 
 def properties_of(spec: StagingSpec, key_set: tuple[str, ...]) -> dict[str, str]:
-    """Return the properties that store how the table is read."""
+    """Return the properties that store how the table is read, with the one of several declared keys that it has."""
     read: dict[str, Any] = {"types": dict(sorted(spec.types.items())), "start": spec.start}
     if spec.order_by:
         read["ordered"] = True
     if spec.layout:
         read["layout"] = spec.layout.read_as
-    return {PARTED_PROPERTY: json.dumps(parted_by(spec, key_set)), READ_PROPERTY: json.dumps(read)}
+    key = {KEY_SET_PROPERTY: json.dumps(key_set)} if key_set else {}
+    return {**key, PARTED_PROPERTY: json.dumps(_parted_by(spec, key_set)), READ_PROPERTY: json.dumps(read)}
 
 
 def _read_as(table: Table) -> dict[str, Any]:
