@@ -267,8 +267,7 @@ def _written(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
         # A large batch is read completely at once: planning hardly counts there, and reading it twice would.
         is_little = is_small(captured, own_rows)
         is_reread = bool(due.reread)
-        ignores = table is None or due.is_whole
-        known = ({}, (), ()) if ignores else _known(lake, spec, table, is_reread=is_reread)
+        known = _known(lake, spec, None if due.is_whole else table, is_reread=is_reread)
         parsed = parse(records, spec, *known, schemas_by_source=schemas, is_usual=is_little)
         parsed = with_deletes(lake, spec, parsed, is_whole=is_reread)
         writer = StagingWriter(lake, spec, table, records, due.marks)
@@ -296,9 +295,11 @@ def _schemas(due: DueRecords, records: DataFrame) -> BySource | None:
 
 
 def _known(
-    lake: LakeBase, spec: StagingSpec, table: Table, *, is_reread: bool = False
+    lake: LakeBase, spec: StagingSpec, table: Table | None, *, is_reread: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
     """Return the columns, the key, and the one of several declared keys, of a table that more records are read for."""
+    if table is None:
+        return {}, (), ()
     # With the declared names, so that an event that uses the new name does not count as leaving the column out.
     projected = projection(lake, spec.table, spec.rename)
     columns = {spec.rename.get(name, name): kind for name, (kind, _) in projected.items()}
