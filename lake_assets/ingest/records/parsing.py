@@ -10,17 +10,21 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import (
-    UnsupportedEventError,
-)
+from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats import EventPlan
 from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import BatchSchema, BySource, find_schemas, schemas_of, with_payloads
 from lake_assets.ingest.records.event_rows import EventReader
-from lake_assets.ingest.records.on_conflict import resolve_conflicts
-from lake_assets.ingest.records.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
+from lake_assets.ingest.records.record_plans import (
+    check_key,
+    is_unread,
+    keyed_plans,
+    of_schemas,
+    refused_records,
+    resolve_conflicts,
+)
 from lake_assets.lake.names import is_reserved
 from lake_assets.tables.schema_changes import routed_name, unite
 
