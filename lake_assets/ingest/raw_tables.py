@@ -63,19 +63,19 @@ _PROPERTIES = {
 }
 
 
+def create_table(lake: LakeBase, table: TableId, schema: Schema, properties: Mapping[str, str]) -> Table:
+    """Create a table through PyIceberg; return it, or that of another process that was quicker."""
+    try:
+        return lake.catalog.create_table(table.parts, schema, lake.location_of(table), properties=dict(properties))
+    except TableAlreadyExistsError:
+        return lake.table(table)
+
+
 def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
     """Return the raw table, creating it if it is missing."""
     if not lake.exists(table):
         lake.ensure_namespace(table.namespace)
-        try:
-            return lake.catalog.create_table(
-                table.parts,
-                RAW_SCHEMA,
-                lake.location_of(table),
-                properties={**_PROPERTIES, PIPELINE_PROPERTY: pipeline},
-            )
-        except TableAlreadyExistsError:
-            return lake.table(table)  # another process was quicker
+        return create_table(lake, table, RAW_SCHEMA, {**_PROPERTIES, PIPELINE_PROPERTY: pipeline})
     raw = lake.table(table)
     if "transaction" not in raw.schema().column_names:
         with raw.update_schema() as update:
@@ -145,11 +145,6 @@ def nothing_until(raw: Table, start: int | None, end: int | None, source: Source
     """Return the last snapshot of a window before the first that may have brought records of a source table.
 
     The summaries of landings count their records per source table. Reads loaded metadata only.
-
-    Args:
-        raw: the raw table.
-        start, end: snapshots of the window; None: before the first snapshot, and an empty table.
-        source: the source table.
 
     Returns:
         `start` if the very next snapshot may have brought some, `end` if none may.

@@ -145,9 +145,7 @@ class Landed:
     """Counts of one landing.
 
     Attributes:
-        files: landed files, or snapshots of a source table.
-        records: rows added to the raw table.
-        bytes: size of the files.
+        files, bytes: number and size of files, or snapshots of a source table.
         snapshot: the raw table's snapshot afterwards.
         rejected: how many of the records cannot be routed.
         left: snapshots of the source table that remain for the next run.
@@ -178,16 +176,14 @@ class Landed:
         return {name: value for name, value in details.items() if value}
 
     def __add__(self, other: Landed) -> Landed:
-        return Landed(
-            self.files + other.files,
-            self.records + other.records,
-            self.bytes + other.bytes,
-            other.snapshot,
-            self.rejected + other.rejected,
-            other.left,
-            dict(Counter(self.skipped) + Counter(other.skipped)),
-            other.why,
-            dict(Counter(self.unmatched) + Counter(other.unmatched)),
+        return replace(
+            other,
+            files=self.files + other.files,
+            records=self.records + other.records,
+            bytes=self.bytes + other.bytes,
+            rejected=self.rejected + other.rejected,
+            skipped=dict(Counter(self.skipped) + Counter(other.skipped)),
+            unmatched=dict(Counter(self.unmatched) + Counter(other.unmatched)),
         )
 
 
@@ -279,12 +275,8 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
 def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python") -> Landed:
     """Land records that Python code yields, each exactly once.
 
-    Args:
-        lake: the lake.
-        spec: the raw table.
-        read: called with the offset of the last landed record (None at first); yields the records after it as (offset,
-            record). Offsets are JSON values. Each commit stores the last offset of its records.
-        name: the name of the source, if a raw table has several.
+    `read` is called with the offset of the last landed record (None at first), and yields the records after it as
+    (offset, record). Offsets are JSON values. Each commit stores the last offset of its records, by source name.
 
     Raises:
         RejectedLimitError: more records than declared cannot be routed.
@@ -331,12 +323,7 @@ def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
 
 
 def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
-    """Append a batch to the loaded table `raw`, and list its files and rejects.
-
-    Raises:
-        ConcurrentWriteError: the table has changed since it was loaded.
-        RejectedLimitError: more records than declared cannot be routed.
-    """
+    """Append a batch to the table as it was loaded, and list its files and rejects."""
     reading = RecordReading(spec, raw, next_position(lake, spec.table, raw))
     properties: dict[str, str] = {}
 

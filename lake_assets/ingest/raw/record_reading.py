@@ -121,7 +121,7 @@ class RecordReading:
     def _followed(self, routed: Routed, keyed: Keyed) -> Routed:
         """Return a record with the table of which it deletes a row, if it is a tombstone that does."""
         table, problem = self.tombstones.follow(keyed, routed.tables)
-        if keyed.kind != "tombstone":
+        if not routed.is_tombstone:
             return routed
         if table is None:
             return Routed(problem=problem)

@@ -86,8 +86,8 @@ def parse(
 
     Args:
         records: rows of the raw table about this source table, alone or with others.
-        spec: the table.
-        existing: columns of the staging table, with their types.
+        spec: the staging table.
+        existing: its columns, with their types.
         key: its key.
         key_set: the one of several declared keys that it has; empty if that is not decided yet.
         schemas_by_source: the schemas in the batch; None: read them from the records.
@@ -192,10 +192,7 @@ def unreported(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return columns that were added with a default, and (old, new) names of possible undeclared renames.
 
-    Args:
-        planned: the plans of a batch, in the order of their records.
-        existing: columns that the table had, with their types.
-        rename: the declared renames.
+    The plans are in the order of their records; `existing` are the columns that the table had, with their types.
     """
     had, defaults, renames = dict(existing), list[str](), list[tuple[str, str]]()
     for p in planned:

@@ -178,10 +178,6 @@ class StagingWriter:
         The same commit raises the table's generation, which tells tables downstream to read all of it: events may have
         disappeared, and a window of new events does not show that.
 
-        Args:
-            parsed: the events of all records about the table.
-            is_fresh: whether it gets the columns and key of the records, ignoring those it has.
-
         Raises:
             RecordsGoneError: the raw table no longer holds the records of all events in the table.
             RebuildError: there is no event to rebuild it from.
