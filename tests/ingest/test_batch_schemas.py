@@ -19,7 +19,7 @@ from lake_assets.ingest.records import batch_schemas
 from lake_assets.ingest.records.batch_schemas import BatchSchema, BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import parse
 from lake_assets.ingest.staging import staging_step, staging_writes
-from lake_assets.ingest.staging.raw_windows import about
+from lake_assets.ingest.staging.due_records import about
 from lake_assets.ingest.staging.staging_step import StagingStep
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks

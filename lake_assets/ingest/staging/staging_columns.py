@@ -16,7 +16,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import Parsed
 from lake_assets.ingest.records.record_plans import key_changed
-from lake_assets.ingest.staging.rereading import properties_of
+from lake_assets.ingest.staging.due_records import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
@@ -124,15 +124,6 @@ def rename_columns(lake: LakeBase, spec: StagingSpec) -> list[Change]:
             alter(lake, spec.table, Change("rename", renamed, columns[former], was=former))
         alter(lake, spec.table, change)
     return renames
-
-
-def has_former_names(spec: StagingSpec, table: Table | None) -> bool:
-    """Whether a declared rename of a column is not applied yet, or no snapshot has its new name."""
-    snapshot = table.current_snapshot() if table is not None else None
-    if table is None or snapshot is None or snapshot.schema_id is None:
-        return False
-    columns = {f.name for f in table.schemas()[snapshot.schema_id].fields}
-    return any(old in columns and new not in columns for old, new in spec.rename.items())
 
 
 def make(

@@ -20,16 +20,19 @@ from lake_assets.ingest.raw_tables import arrived
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
-from lake_assets.ingest.staging.exactness import details_of, renamed_in_place
-from lake_assets.ingest.staging.raw_windows import DueRecords, about, pending_of, spelled
-from lake_assets.ingest.staging.rereading import (
+from lake_assets.ingest.staging.due_records import (
     IN_PLACE_PROPERTY,
+    DueRecords,
+    about,
     carries_both,
     doubled,
     in_place,
+    pending_of,
     reason_to_reread,
     retyped,
+    spelled,
 )
+from lake_assets.ingest.staging.exactness import details_of, renamed_in_place
 from lake_assets.ingest.staging.staging_columns import check_source, projection, rename_columns
 from lake_assets.ingest.staging.staging_exactness import add_reasons, store_reasons
 from lake_assets.ingest.staging.staging_writes import StagingWriter, Written

@@ -29,8 +29,8 @@ from lake_assets.ingest.records.sequence_kinds import (
     to_property,
     with_unplaced,
 )
+from lake_assets.ingest.staging.due_records import generation_of, properties_of
 from lake_assets.ingest.staging.exactness import at_limit
-from lake_assets.ingest.staging.rereading import generation_of, properties_of
 from lake_assets.ingest.staging.staging_columns import (
     PARTITIONED_BY,
     Prepared,
