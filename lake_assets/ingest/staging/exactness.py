@@ -177,11 +177,9 @@ def details_of(reasons: Iterable[Reason]) -> dict[str, object]:
 
 
 def read_again(start: int, rows: int | None = None) -> Reason:
-    """Return the reason for a table that a later snapshot read as a whole.
+    """Return the reason for a table that a later snapshot read as a whole, from position `start` in the raw table on.
 
-    Args:
-        start: position in the raw table of the snapshot's first record.
-        rows: number of rows that the snapshot did not hold; None: rows that it holds may be in the table twice.
+    `rows` is the number of rows that it did not hold; None: rows that it holds may be in the table twice.
     """
     what = "rows that it read are here once more"
     if rows is not None:
@@ -260,9 +258,7 @@ def of_final(
 
     Args:
         lake: the lake.
-        table: the final table.
-        staging: its staging table.
-        columns: its columns.
+        table, staging, columns: the final table, its staging table and its columns.
         seen: the reasons that the step saw; counts of earlier steps are added.
         is_new: whether the step created or replaced the table.
         shows_times: whether its rows have the times of changes.

@@ -40,7 +40,7 @@ def store_reasons(
     Args:
         lake: the lake.
         spec: the staging table.
-        parsed: the records that it read; None: only some that were rejected, or none.
+        parsed: the new records that the step read, if any.
         written: what it wrote.
         is_reread: whether it read all records.
         is_whole: whether it also took no columns from the table, so that it saw when they appeared.

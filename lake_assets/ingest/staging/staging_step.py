@@ -130,7 +130,7 @@ class StagingStep(TableStep[StagingSpec]):
             return self._united_in_place(lake, spec, table)
         marks = due.marks
         try:
-            absorbed, parsed, written = _written(due)
+            absorbed, parsed, written = _write_events(due)
         except RecordsGoneError:
             if table is None or not due.unites:
                 raise
@@ -249,7 +249,7 @@ def _commit_nothing(lake: LakeBase, name: TableId, before: Table, settings: Mapp
 # --- reading and writing ----------------------------------------------------------------------------------------
 
 
-def _written(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
+def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
     """Read the records, and write their events."""
     lake, spec, table, window = due.lake, due.spec, due.table, due.window
     # Many source tables may share a raw table: settings depend on the number of records about this one.

@@ -147,11 +147,9 @@ class StagingWriter:
         again = replace(self, before=prepared.table)
         try:
             writer.append(rows, before_publishing)
-        except _UnusualError:
-            written = again.append(parsed.complete)
-            return replace(written, changes=(*prepared.changes, *written.changes))
-        except MixedKindsError:
-            written = again.merge(parsed.complete)
+        except (_UnusualError, MixedKindsError) as e:
+            rewrite = again.append if isinstance(e, _UnusualError) else again.merge
+            written = rewrite(parsed.complete)
             return replace(written, changes=(*prepared.changes, *written.changes))
         events = seen.get["events"] - seen.get["bad"]
         return _written(events, rejected, prepared.changes, seen.get, parsed)
