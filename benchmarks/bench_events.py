@@ -30,9 +30,9 @@ from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.raw.landing import land, land_records, new_files
+from lake_assets.ingest.raw.landing import RawStep, land, land_records
 from lake_assets.ingest.records.parsing import parse
-from lake_assets.ingest.staging.staging import absorb_events
+from lake_assets.ingest.staging.staging_step import StagingStep
 from lake_assets.lake import SparkConfig, TableId
 
 ITEMS = SourceTable("public", "items")
@@ -84,7 +84,7 @@ def stage(lake: Lake, raw: RawSpec, repeat: int) -> tuple[float, TableId]:
     for turn in range(repeat + 1):
         lake.spark().sql(f"DROP TABLE IF EXISTS {lake.sql_name(table)} PURGE")
         began = time.perf_counter()
-        outcome = absorb_events(lake, spec)
+        outcome = StagingStep(spec).stage(lake)
         if turn:
             best = min(best, time.perf_counter() - began)
         assert outcome.status == "absorbed", outcome
@@ -236,14 +236,14 @@ def looks(home: Path, files: int) -> dict[str, float]:
     land(lake, spec)
     landing = time.perf_counter() - began
     began = time.perf_counter()
-    assert new_files(lake, spec) == []
+    assert RawStep(spec).new_files(lake) == []
     first = time.perf_counter() - began
     began = time.perf_counter()
-    assert new_files(lake, spec) == []
+    assert RawStep(spec).new_files(lake) == []
     second_look = time.perf_counter() - began
     (folder / "new.jsonl").write_text(tombstone)
     began = time.perf_counter()
-    assert len(new_files(lake, spec)) == 1
+    assert len(RawStep(spec).new_files(lake)) == 1
     look_with_new = time.perf_counter() - began
     return {
         f"landing {files:,} files, seconds": landing,
@@ -284,7 +284,7 @@ def tables_of_one_stream(home: Path, tables: int, events: int, batch: int) -> di
             land_records(lake, raw, lambda after, turn=turn, lines=lines: _after(after, turn, lines))
             began = time.perf_counter()
             for spec in specs:
-                outcome = absorb_events(lake, spec)
+                outcome = StagingStep(spec).stage(lake)
                 assert outcome.status == "absorbed", outcome
                 assert "rejected" not in outcome.details, outcome
             seconds.append(time.perf_counter() - began)

@@ -33,8 +33,7 @@ from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
-from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
-from lake_assets.ingest.raw_tables import skipped, skipped_text
+from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY

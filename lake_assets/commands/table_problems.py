@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pyiceberg.table import Table
 
 from lake_assets.capture.renamed_columns import renamed_since
-from lake_assets.ingest.staging.raw_windows import missing_after_rollback, what_is_missing
+from lake_assets.ingest.staging.due_records import missing_after_rollback, what_is_missing
 from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark

@@ -13,7 +13,7 @@ from lake_assets.final.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats import event_format
-from lake_assets.ingest.staging.rereading import generation_of
+from lake_assets.ingest.staging.due_records import generation_of
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase
 from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of

@@ -1,9 +1,8 @@
-"""Raw tables: their schema and properties, and what their snapshots store: next position, source tables, offsets."""
+"""Raw tables: their schema, and what the summaries of their commits store: next position, source tables, counts, ..."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +10,17 @@ import pyarrow as pa
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.capture import capture
 from lake_assets.errors import SnapshotExpiredError
 from lake_assets.formats import SourceTable
+from lake_assets.formats.event_model import MANY
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.row_counts import summary_of
+from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property
 
 POSITION_PROPERTY = "lake-assets.position"
@@ -59,24 +62,33 @@ _PROPERTIES = {
 }
 
 
+def create_table(lake: LakeBase, table: TableId, schema: Schema, properties: Mapping[str, str]) -> Table:
+    """Create a table through PyIceberg; return it, or that of another process that was quicker."""
+    try:
+        return lake.catalog.create_table(table.parts, schema, lake.location_of(table), properties=dict(properties))
+    except TableAlreadyExistsError:
+        return lake.table(table)
+
+
 def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
     """Return the raw table, creating it if it is missing."""
     if not lake.exists(table):
         lake.ensure_namespace(table.namespace)
-        try:
-            return lake.catalog.create_table(
-                table.parts,
-                RAW_SCHEMA,
-                lake.location_of(table),
-                properties={**_PROPERTIES, PIPELINE_PROPERTY: pipeline},
-            )
-        except TableAlreadyExistsError:
-            return lake.table(table)  # another process was quicker
+        return create_table(lake, table, RAW_SCHEMA, {**_PROPERTIES, PIPELINE_PROPERTY: pipeline})
     raw = lake.table(table)
     if "transaction" not in raw.schema().column_names:
         with raw.update_schema() as update:
             update.add_column("transaction", StringType(), RAW_SCHEMA.find_field("transaction").doc)
     return raw
+
+
+def stored(raw: Table, name: str, snapshot_id: int | None = None) -> Any:
+    """Return the JSON value of a property in the newest commit that has it; an empty object if none has.
+
+    Landings repeat what the next one starts from, since older snapshots expire.
+    """
+    match = find_property(raw, name, snapshot_id)
+    return json.loads(match[0]) if match else {}
 
 
 def routes(lake: LakeBase, table: TableId) -> list[SourceTable]:
@@ -85,21 +97,13 @@ def routes(lake: LakeBase, table: TableId) -> list[SourceTable]:
 
 
 def routes_of(raw: Table) -> list[SourceTable]:
-    """Like `routes`, for a loaded table."""
-    match = find_property(raw, ROUTES_PROPERTY)
-    return [SourceTable.parse(r) for r in json.loads(match[0])] if match else []
+    """Return the source tables that have records in a loaded raw table."""
+    return [SourceTable.parse(r) for r in stored(raw, ROUTES_PROPERTY)]
 
 
 def skipped(raw: Table) -> dict[str, int]:
     """Return how many records about no row have landed so far, by what they are (`heartbeats`, ...)."""
-    match = find_property(raw, SKIPPED_PROPERTY)
-    return json.loads(match[0]) if match else {}
-
-
-def skipped_properties(raw: Table, more: Mapping[str, int]) -> dict[str, str]:
-    """Return the snapshot property of a landing that adds `more` records about no row."""
-    total = Counter(skipped(raw)) + Counter(more)
-    return {SKIPPED_PROPERTY: json.dumps(total, sort_keys=True)} if total else {}
+    return stored(raw, SKIPPED_PROPERTY)
 
 
 def skipped_text(counts: Mapping[str, int]) -> str:
@@ -109,8 +113,7 @@ def skipped_text(counts: Mapping[str, int]) -> str:
 
 def offsets(lake: LakeBase, table: TableId) -> dict[str, Any]:
     """Return the last landed offset of each Python source, by its name."""
-    match = find_property(lake.table(table), OFFSETS_PROPERTY) if lake.exists(table) else None
-    return json.loads(match[0]) if match else {}
+    return stored(lake.table(table), OFFSETS_PROPERTY) if lake.exists(table) else {}
 
 
 def next_position(lake: LakeBase, table: TableId, raw: Table) -> int:
@@ -132,3 +135,70 @@ def next_position(lake: LakeBase, table: TableId, raw: Table) -> int:
             "again"
         )
     return highest + 1
+
+
+# --- streams of several source tables ----------------------------------------------------------------------------
+
+
+def nothing_until(raw: Table, start: int | None, end: int | None, source: SourceTable) -> int | None:
+    """Return the last snapshot of a window before the first that may have brought records of a source table.
+
+    The summaries of landings count their records per source table. Reads loaded metadata only.
+
+    Returns:
+        `start` if the very next snapshot may have brought some, `end` if none may.
+    """
+    names = tuple(f"{json.dumps(name)}:" for name in (str(source), MANY))
+    for snapshot in _steps(raw, start, end) or ():
+        if _may_hold(snapshot, names):
+            break
+        start = snapshot.snapshot_id
+    return start
+
+
+def arrived(raw: Table, start: int | None, end: int | None, source: SourceTable) -> int | None:
+    """Count the records of a window about a source table, alone or with others; None: a commit has no counts."""
+    steps = _steps(raw, start, end)
+    if steps is None:
+        return None
+    records = 0
+    for snapshot in steps:
+        counts = summary_of(snapshot).get(ARRIVED_PROPERTY)
+        if counts is None and not _is_compaction(snapshot):
+            return None
+        by_source = json.loads(counts) if counts else {}
+        records += int(by_source.get(str(source), 0)) + int(by_source.get(MANY, 0))
+    return records
+
+
+def _steps(raw: Table, start: int | None, end: int | None) -> tuple[Snapshot, ...] | None:
+    """Return the snapshots of a window, oldest first.
+
+    Returns:
+        None if `start` is no ancestor of `end` (the table was rolled back), or snapshots between them have expired.
+    """
+    log = between(raw.metadata, start, end)
+    # The step after an expired snapshot still names it as its parent.
+    if (log.ancestor and log.undone) or (log.steps and log.steps[0].parent_snapshot_id != start):
+        return None
+    return log.steps if start is not None or not log.steps or _is_first(log.steps[0]) else None
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Whether the table was empty before: an expired parent may leave a snapshot without one as well."""
+    summary = summary_of(snapshot)
+    return summary.get("total-records", "") == summary.get("added-records")
+
+
+def _is_compaction(snapshot: Snapshot) -> bool:
+    """Whether a commit brings no records."""
+    return snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
+
+
+def _may_hold(snapshot: Snapshot, names: tuple[str, ...]) -> bool:
+    """Whether a commit counts records under one of the names (as JSON keys), or has no counts."""
+    if _is_compaction(snapshot):
+        return False
+    counts = summary_of(snapshot).get(ARRIVED_PROPERTY)
+    # Searched as text: for an idle table, each sensor tick checks thousands of commits.
+    return counts is None or any(name in counts for name in names)

@@ -7,7 +7,8 @@ from typing import Any
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import FinalStep
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.ingest_steps import RawStep, StagingStep
+from lake_assets.ingest.raw.landing import RawStep
+from lake_assets.ingest.staging.staging_step import StagingStep
 from lake_assets.jobs.job_runs import JobStep
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.models.model_spec import ModelSpec

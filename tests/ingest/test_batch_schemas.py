@@ -18,9 +18,9 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import batch_schemas
 from lake_assets.ingest.records.batch_schemas import BatchSchema, BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import parse
-from lake_assets.ingest.staging import staging, staging_writes
-from lake_assets.ingest.staging.raw_windows import about
-from lake_assets.ingest.staging.staging import absorb_events
+from lake_assets.ingest.staging import staging_step, staging_writes
+from lake_assets.ingest.staging.due_records import about
+from lake_assets.ingest.staging.staging_step import StagingStep
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from tests.ingest.test_parsing import raw_rows
@@ -123,7 +123,7 @@ def test_the_tables_of_a_stream_look_at_a_small_landing_once(lake: Lake, monkeyp
     def counted(find: Callable[..., BySource]) -> Callable[..., BySource]:
         return lambda *args: (looks.append(1), find(*args))[1]
 
-    monkeypatch.setattr(staging, "find_schemas", counted(find_schemas))
+    monkeypatch.setattr(staging_step, "find_schemas", counted(find_schemas))
     feed = Feed(lake)
     feed.deliver([Event(t, "c", (1, 1), {"id": 1}) for t in (A, B, C)])
     assert len(looks) == 1
@@ -149,11 +149,11 @@ def test_of_two_runs_that_make_a_table_at_once_one_begins_again(lake: Lake, monk
 
     def beaten(*args: Any) -> None:
         monkeypatch.setattr(staging_writes, "make", make)
-        assert absorb_events(lake, spec).inserted == 2
+        assert StagingStep(spec).stage(lake).inserted == 2
         make(*args)
 
     monkeypatch.setattr(staging_writes, "make", beaten)
     with pytest.raises(ConcurrentWriteError):
-        absorb_events(lake, spec)
-    assert absorb_events(lake, spec).status == "nothing"
+        StagingStep(spec).stage(lake)
+    assert StagingStep(spec).stage(lake).status == "nothing"
     assert feed.rows("staging.a").count() == 2

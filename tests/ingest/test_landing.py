@@ -28,7 +28,7 @@ from lake_assets.errors import (
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger, landing, record_reading, record_sources
-from lake_assets.ingest.raw.landing import Landed, land, new_files
+from lake_assets.ingest.raw.landing import Landed, RawStep, land
 from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline.step_retries import absorb
@@ -88,7 +88,7 @@ def test_every_line_is_a_row_with_its_place_and_its_text(plain_lake: Lake, folde
 
 def test_a_landing_folder_that_is_a_file_is_named(plain_lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", lines(1))
-    for look in (land, new_files):
+    for look in (land, lambda lake, raw: RawStep(raw).new_files(lake)):
         with pytest.raises(LandingFolderError, match=r"landing folder .*a\.jsonl cannot be read: it is a file"):
             look(plain_lake, spec(tmp_path / "a.jsonl"))
 
@@ -112,7 +112,7 @@ def test_taking_in_twice_changes_nothing(plain_lake: Lake, folder: Path) -> None
     take_in(plain_lake, folder)
     before = state(plain_lake)
     assert take_in(plain_lake, folder).files == 0
-    assert new_files(plain_lake, spec(folder)) == []
+    assert RawStep(spec(folder)).new_files(plain_lake) == []
     assert state(plain_lake) == before
 
 
@@ -132,7 +132,7 @@ def test_a_file_that_has_changed_is_named(plain_lake: Lake, folder: Path) -> Non
     take_in(plain_lake, folder)
     size, before = file.stat().st_size, state(plain_lake)
     write_lines(folder / "a.jsonl", lines(1, 2))
-    for look in (take_in, lambda lake, f: new_files(lake, spec(f))):
+    for look in (take_in, lambda lake, f: RawStep(spec(f)).new_files(lake)):
         with pytest.raises(ChangedInputError, match=rf"a\.jsonl was landed with {size} bytes and has \d+ now"):
             look(plain_lake, folder)
     assert state(plain_lake) == before
@@ -405,7 +405,7 @@ def test_a_raw_table_that_was_rolled_back_takes_in_again_what_it_lost(plain_lake
         write_lines(folder / f"{n}.jsonl", lines(n))
         snapshots.append(take_in(plain_lake, folder).snapshot)
     plain_lake.table(RAW).manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
-    assert [f.name for f in new_files(plain_lake, spec(folder))] == ["1.jsonl", "2.jsonl"]
+    assert [f.name for f in RawStep(spec(folder)).new_files(plain_lake)] == ["1.jsonl", "2.jsonl"]
     assert take_in(plain_lake, folder).files == 2
     assert [r[0] for r in rows(plain_lake, "source_file")] == ["0.jsonl", "1.jsonl", "2.jsonl"]
     assert take_in(plain_lake, folder).files == 0

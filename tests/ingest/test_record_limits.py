@@ -18,7 +18,7 @@ from lake_assets.errors import InputTooLargeError, LandingFolderError, PipelineE
 from lake_assets.formats import SourceTable
 from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw.landing import land, land_records, new_files
+from lake_assets.ingest.raw.landing import RawStep, land, land_records
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline, PipelineConfig
 from tests.support.debezium import BIGINT, Event, Table, to_lines
@@ -82,7 +82,7 @@ def test_a_file_that_is_too_large_is_named_and_waits(plain_lake: Lake, tmp_path:
     with pytest.raises(InputTooLargeError, match=rf"{name} has more than 97\.7 KiB.*`max_file`"):
         land(plain_lake, spec(tmp_path, wire, file=100_000))
     assert len(rows(plain_lake)) == 1
-    assert [f.name for f in new_files(plain_lake, spec(tmp_path, wire))] == [name]
+    assert [f.name for f in RawStep(spec(tmp_path, wire)).new_files(plain_lake)] == [name]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])

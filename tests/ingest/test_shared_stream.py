@@ -13,8 +13,7 @@ from lake_assets import Lake
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
-from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
-from lake_assets.ingest.raw_tables import routes_of
+from lake_assets.ingest.raw_tables import arrived, nothing_until, routes_of
 from lake_assets.lake import TableId
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows

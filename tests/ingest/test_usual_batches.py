@@ -14,7 +14,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import LostEventsError, RejectedLimitError
 from lake_assets.ingest.records import parsing
-from lake_assets.ingest.staging import staging
+from lake_assets.ingest.staging import staging_step
 from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, TEXT, TIMESTAMP, Event, Table
@@ -158,7 +158,7 @@ class Both:
         whole.folder = self.stream.folder
         whole.declare(**self.declared, name="whole", namespace="whole", landing=str(self.stream.folder))
         with self.patch.context() as patch:
-            patch.setattr(staging, "parse", _completely)
+            patch.setattr(staging_step, "parse", _completely)
             whole.run()
         assert self.rows("staging.items") == self.rows("staging.whole.items")
         assert self.rejected("raw.events_rejected") == self.rejected("raw.whole_rejected")

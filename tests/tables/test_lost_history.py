@@ -17,7 +17,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.source_tables import pending_of_table
-from lake_assets.ingest.staging.raw_windows import pending_of as pending_of_staging
+from lake_assets.ingest.staging.due_records import pending_of as pending_of_staging
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.models.model_spec import ModelSpec

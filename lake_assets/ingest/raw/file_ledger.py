@@ -25,6 +25,7 @@ from lake_assets.errors import ChangedInputError
 from lake_assets.ingest.raw.landing_folder import name_of
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.row_counts import number, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
 from lake_assets.tables.writing.arrow_writes import write_arrow
@@ -37,10 +38,7 @@ _SCHEMA = Schema(
     NestedField(3, "records", LongType(), required=True),
     NestedField(4, "arrived_at", TimestamptzType(), required=True),
 )
-_PROPERTIES = {
-    "format-version": "2",
-    **VERSIONS,
-}
+_PROPERTIES = {"format-version": "2", **VERSIONS}
 
 
 @dataclass(frozen=True)
@@ -152,20 +150,10 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         )
     except TableAlreadyExistsError as e:
         raise lost(name, e) from e
-    if is_complete and _files(table) >= thresholds.LEDGER_FILES:
+    if is_complete and number(summary_of(table.current_snapshot()), "total-data-files") >= thresholds.LEDGER_FILES:
         # Each landing adds a data file; thousands of them would make every read slow.
-        rows, is_complete = pa.concat_tables([_cast(table.scan().to_arrow()), rows]), False
+        rows, is_complete = pa.concat_tables([table.scan().to_arrow().cast(rows.schema), rows]), False
     write_arrow(name, table, rows, properties, overwrite=not is_complete)
-
-
-def _files(table: Table) -> int:
-    current = table.current_snapshot()
-    summary = current.summary.additional_properties if current and current.summary else {}
-    return int(summary.get("total-data-files") or 0)
-
-
-def _cast(rows: pa.Table) -> pa.Table:
-    return rows.cast(_SCHEMA.as_arrow())
 
 
 @dataclass(frozen=True)
@@ -199,7 +187,7 @@ def _pending(table: Table, mark: Watermark | None) -> tuple[list[LandedFile], bo
         if absorbed and snapshot.snapshot_id == absorbed.snapshot:
             return files, True
         last = snapshot
-        if snapshot.summary and (landed := snapshot.summary.additional_properties.get(PROPERTY)):
+        if landed := summary_of(snapshot).get(PROPERTY):
             files += [LandedFile.from_json(f) for f in json.loads(landed)]
     if last is None:
         return [], mark is None

@@ -8,47 +8,134 @@ stored as well, with the reason (see `rejects`). A truncated file is not landed.
 from __future__ import annotations
 
 import fnmatch
-import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from lake_assets.errors import UnsupportedEventError
+from lake_assets.errors import LOST_FILE_ADVICE, UnsupportedEventError
 from lake_assets.formats.event_model import MANY
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw import file_ledger, source_snapshots
-from lake_assets.ingest.raw.landing_folder import is_due, listing
+from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.raw.file_ledger import ledger_of
+from lake_assets.ingest.raw.landing_folder import is_due, listing, nothing_arrived
 from lake_assets.ingest.raw.record_reading import RecordReading
 from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
 from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
 from lake_assets.ingest.raw_tables import (
-    ARRIVED_PROPERTY,
     ARROW,
     LANDING_PROPERTY,
     OFFSETS_PROPERTY,
-    POSITION_PROPERTY,
-    ROUTES_PROPERTY,
     ensure_raw,
     next_position,
-    routes_of,
-    skipped_properties,
     skipped_text,
+    stored,
 )
 from lake_assets.ingest.records import rejects
-from lake_assets.ingest.records.databases import Databases
-from lake_assets.ingest.records.stream_transactions import read_open
-from lake_assets.ingest.records.stream_transactions import to_properties as to_open_properties
-from lake_assets.ingest.records.tombstones import Tombstones
+from lake_assets.ingest.records.routing import replay
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.watermark import find_property, to_properties
 from lake_assets.tables.batch_limits import LEFT, cut
-from lake_assets.tables.pending_windows import known_marks
+from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.pending_windows import Window, known_marks, missing_sources
+from lake_assets.tables.table_step import EmptySources, TableStep
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.table_ddl import check_owner, set_properties
+
+if TYPE_CHECKING:
+    from lake_assets.models.steps.snapshot_pins import SnapshotPins
+
+
+@dataclass(frozen=True)
+class RawStep(TableStep[RawSpec]):
+    """Landing: records of new files, or of a source table, as they arrived."""
+
+    is_only_writer: ClassVar[bool] = False
+    has_rejects: ClassVar[bool] = True
+    brings_tables: ClassVar[bool] = True
+    empty_sources: ClassVar[EmptySources] = "emptied"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """None: landing appends through PyIceberg."""
+        return ()
+
+    @property
+    def written_tables(self) -> tuple[TableId, ...]:
+        """The raw table, the ledger of its files, and its rejects."""
+        return self.spec.table, ledger_of(self.spec.table), rejects.rejected_of(self.spec.table)
+
+    def new_files(self, lake: LakeBase) -> list[Path]:
+        """Return the files to land now, by name; none while new files are few and have not waited long enough.
+
+        Reads metadata and the listing only.
+        """
+        spec = self.spec
+        new, size = listing(spec.landing) if spec.landing else [], None
+        if new and lake.exists(spec.table):
+            new = _unseen(new, file_ledger.seen(lake, spec.table))
+            size = file_ledger.bytes_a_record(lake, spec.table) if new and spec.batch.wait and spec.batch.rows else None
+        return new if is_due(new, spec.batch, size, spec.limits) else []
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return the window of the source table, if it has one."""
+        return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return all new files, which one step lands in several commits, or a batch of a source table's snapshots."""
+        windows = self.windows(lake, table, sources)
+        return [cut(w, sources[w.source], self.spec.batch) for w in windows]
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+        """Land new files, or new records of the source table."""
+        began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
+        if spec.source and not lake.exists(spec.source):
+            return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
+        landed = land(lake, spec)
+        if not landed.files and not landed.why:
+            if spec.landing and (landed.snapshot is None or not spec.landing.exists()):
+                status, why = nothing_arrived(spec.landing, lake.config.home)
+                return Outcome(name, status, why=why)
+            return Outcome(name, "nothing")
+        return Outcome(
+            name,
+            "absorbed",
+            (Absorbed(str(spec.source or spec.landing), None, None, landed.files, landed.bytes),),
+            inserted=landed.records,
+            strategy="land",
+            why=landed.why or ("new snapshots of the source" if spec.source else "new files of the landing folder"),
+            seconds=time.monotonic() - began,
+            snapshot=landed.snapshot,
+            details=landed.details,
+        )
+
+    @property
+    def why_not_rebuilt(self) -> str:
+        """The reason: a raw table may be the only copy of its records."""
+        return (
+            f"{self.spec.table} is a raw table: it holds records as they arrived, and may be their only copy, so it is "
+            "not rebuilt. To read its records again, `lake-assets rebuild` its staging tables"
+        )
+
+    def replay(self, lake: LakeBase) -> Outcome:
+        """Route records again that could not be routed."""
+        name = str(self.spec.table)
+        if not (routed := replay(lake, self.spec)):
+            return Outcome(name, "nothing")
+        return Outcome(name, "absorbed", updated=routed, strategy="replay", why=f"{routed} records can be routed now")
+
+    def lost_file_advice(self, table: TableId) -> str:
+        """Return the advice; a ledger is derived from the commits of its raw table."""
+        if table != ledger_of(self.spec.table):
+            return LOST_FILE_ADVICE
+        return f"Restore the file from a backup; or drop {table}: the next run creates it again from {self.spec.table}"
 
 
 @dataclass(frozen=True)
@@ -56,9 +143,7 @@ class Landed:
     """Counts of one landing.
 
     Attributes:
-        files: landed files, or snapshots of a source table.
-        records: rows added to the raw table.
-        bytes: size of the files.
+        files, bytes: number and size of files, or snapshots of a source table.
         snapshot: the raw table's snapshot afterwards.
         rejected: how many of the records cannot be routed.
         left: snapshots of the source table that remain for the next run.
@@ -89,16 +174,14 @@ class Landed:
         return {name: value for name, value in details.items() if value}
 
     def __add__(self, other: Landed) -> Landed:
-        return Landed(
-            self.files + other.files,
-            self.records + other.records,
-            self.bytes + other.bytes,
-            other.snapshot,
-            self.rejected + other.rejected,
-            other.left,
-            dict(Counter(self.skipped) + Counter(other.skipped)),
-            other.why,
-            dict(Counter(self.unmatched) + Counter(other.unmatched)),
+        return replace(
+            other,
+            files=self.files + other.files,
+            records=self.records + other.records,
+            bytes=self.bytes + other.bytes,
+            rejected=self.rejected + other.rejected,
+            skipped=dict(Counter(self.skipped) + Counter(other.skipped)),
+            unmatched=dict(Counter(self.unmatched) + Counter(other.unmatched)),
         )
 
 
@@ -106,22 +189,6 @@ def _most(counts: Mapping[str, int], shown: int = 5) -> str:
     """Return the greatest numbers as text."""
     largest = dict(Counter(counts).most_common(shown))
     return skipped_text(largest) + (f" and {len(counts) - shown} more tables" if len(counts) > shown else "")
-
-
-def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
-    """Return the files to land now, by name; none while new files are few and have not waited long enough.
-
-    Reads metadata and the listing only.
-    """
-    files = listing(spec.landing) if spec.landing else []
-    if not files:
-        return []
-    if not lake.exists(spec.table):
-        new, size = files, None
-    else:
-        new = _unseen(files, file_ledger.seen(lake, spec.table))
-        size = file_ledger.bytes_a_record(lake, spec.table) if new and spec.batch.wait and spec.batch.rows else None
-    return new if is_due(new, spec.batch, size, limits=spec.limits) else []
 
 
 @dataclass(frozen=True)
@@ -142,7 +209,7 @@ def backlog(lake: LakeBase, raw: TableId) -> Backlog:
     """Return the backlog of a raw table's folder, due or not. Reads metadata and the listing only.
 
     Raises:
-        ChangedInputError, LandingFolderError: see `new_files`.
+        ChangedInputError, LandingFolderError: see `RawStep.new_files`.
     """
     folder = lake.table(raw).properties.get(LANDING_PROPERTY)
     files = _unseen(listing(Path(folder)), file_ledger.seen(lake, raw)) if folder else []
@@ -180,9 +247,7 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         ConcurrentWriteError: another process landed at the same time; nothing of this batch is in the table.
         TableClaimedError: the raw table belongs to another pipeline.
     """
-    raw = ensure_raw(lake, spec.table, spec.pipeline)
-    check_owner(lake, spec.table, spec.pipeline)
-    rejects.catch_up(lake, spec.table)
+    raw = _begun(lake, spec)
     if spec.source is not None:
         return _land_table(lake, spec, spec.source)
     assert spec.landing is not None
@@ -202,10 +267,39 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         except UnreadableFileError as e:
             if e.index:
                 _commit(lake, spec, raw, FileBatch(files[: e.index], spec.batch.rows, spec.limits))
-                _caught_up(lake, spec.table)
             raise e.cause from e
-        _caught_up(lake, spec.table)
     return total
+
+
+def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python") -> Landed:
+    """Land records that Python code yields, each exactly once.
+
+    `read` is called with the offset of the last landed record (None at first), and yields the records after it as
+    (offset, record). Offsets are JSON values. Each commit stores the last offset of its records, by source name.
+
+    Raises:
+        RejectedLimitError: more records than declared cannot be routed.
+        ConcurrentWriteError: another process landed at the same time; the last batch is not in the table.
+    """
+    total = Landed(snapshot=_begun(lake, spec).metadata.current_snapshot_id)
+    while True:
+        raw = lake.table(spec.table)
+        offsets = stored(raw, OFFSETS_PROPERTY)
+        most = thresholds.ROWS_A_COMMIT
+        batch = PythonBatch(read, name, offsets, min(most, spec.batch.rows or most), spec.limits)
+        if batch.first is None:
+            return total
+        total += _commit(lake, spec, raw, batch)
+        if not batch.is_cut:
+            return total
+
+
+def _begun(lake: LakeBase, spec: RawSpec) -> Table:
+    """Return the raw table, with the rejects of all of its landings copied."""
+    raw = ensure_raw(lake, spec.table, spec.pipeline)
+    check_owner(lake, spec.table, spec.pipeline)
+    rejects.catch_up(lake, spec.table)
+    return raw
 
 
 def _in_order(files: list[Path], spec: RawSpec) -> list[Path]:
@@ -214,105 +308,33 @@ def _in_order(files: list[Path], spec: RawSpec) -> list[Path]:
     return sorted(files, key=lambda f: not fnmatch.fnmatchcase(f.name, pattern)) if pattern else files
 
 
-def _caught_up(lake: LakeBase, table: TableId) -> None:
-    file_ledger.catch_up(lake, table)
-    rejects.catch_up(lake, table)
-
-
-def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python") -> Landed:
-    """Land records that Python code yields, each exactly once.
-
-    Args:
-        lake: the lake.
-        spec: the raw table.
-        read: called with the offset of the last landed record (None at first); yields the records after it as (offset,
-            record). Offsets are JSON values. Each commit stores the last offset of its records.
-        name: the name of the source, if a raw table has several.
-
-    Raises:
-        RejectedLimitError: more records than declared cannot be routed.
-        ConcurrentWriteError: another process landed at the same time; the last batch is not in the table.
-    """
-    ensure_raw(lake, spec.table, spec.pipeline)
-    check_owner(lake, spec.table, spec.pipeline)
-    rejects.catch_up(lake, spec.table)
-    total = Landed(snapshot=lake.table(spec.table).metadata.current_snapshot_id)
-    while True:
-        raw = lake.table(spec.table)
-        match = find_property(raw, OFFSETS_PROPERTY)
-        offsets = json.loads(match[0]) if match else {}
-        most = thresholds.ROWS_A_COMMIT
-        batch = PythonBatch(read, name, offsets, min(most, spec.batch.rows or most), spec.limits)
-        if batch.first is None:
-            return total
-        landed = _commit(lake, spec, raw, batch)
-        total += landed
-        rejects.catch_up(lake, spec.table)
-        if not batch.is_cut:
-            return total
-
-
 def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
-    raw = lake.table(spec.table)
-    total = Landed(snapshot=raw.metadata.current_snapshot_id)
-    loaded = lake.table(source)
+    raw, loaded = lake.table(spec.table), lake.table(source)
     pending = cut(pending_of_table(spec, raw, source, loaded), loaded, spec.batch)
     is_new = pending.mark is None and pending.lost is None
     if pending.is_absorbed or (is_new and pending.head.snapshot is None):
         # A renamed column is told before the next record arrives.
         if missing := spec.missing_columns(f.name for f in loaded.schema().fields):
             raise UnsupportedEventError(missing)
-        return total
+        return Landed(snapshot=raw.metadata.current_snapshot_id)
     batch = TableBatch(lake, spec, raw, pending)
     batch.properties = to_properties({**known_marks(raw), str(source): pending.head})
-    landed = _commit(lake, spec, raw, batch)
-    total += replace(landed, left=pending.left, why=batch.why)
-    rejects.catch_up(lake, spec.table)
-    return total
-
-
-# --- one commit -------------------------------------------------------------------------------------------------
+    return replace(_commit(lake, spec, raw, batch), left=pending.left, why=batch.why)
 
 
 def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
-    """Append a batch to the loaded table `raw`.
-
-    Raises:
-        ConcurrentWriteError: the table has changed since it was loaded.
-        RejectedLimitError: more records than declared cannot be routed.
-    """
-    routed = {str(r) for r in routes_of(raw)}
-    reading = RecordReading(
-        spec,
-        next_position(lake, spec.table, raw),
-        routed,
-        read_open(raw),
-        source_snapshots.read_snapshots(raw),
-        Tombstones(raw, spec.about),
-        Databases(raw, spec.databases),
-    )
+    """Append a batch to the table as it was loaded, and list its files and rejects."""
+    reading = RecordReading(spec, raw, next_position(lake, spec.table, raw))
     properties: dict[str, str] = {}
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from reading.batches(batch)
         # PyIceberg reads the properties when it builds the summary, after it has read all batches.
         properties.update(batch.properties)
-        properties.update(
-            {
-                POSITION_PROPERTY: str(reading.position),
-                ROUTES_PROPERTY: json.dumps(sorted(reading.routes)),
-                ARRIVED_PROPERTY: json.dumps(reading.arrived, sort_keys=True),
-                **rejects.landed(raw, reading.rejected),
-                **skipped_properties(raw, reading.skipped),
-                **(to_open_properties(reading.open) if reading.open else {}),
-                **(source_snapshots.to_properties(reading.snapshots) if reading.snapshots else {}),
-                **reading.tombstones.properties(),
-                **reading.databases.properties(),
-            }
-        )
+        properties.update(reading.properties())
 
     write_arrow(spec.table, raw, pa.RecordBatchReader.from_batches(ARROW, batches()), properties)
-    return Landed(
+    landed = Landed(
         batch.parts,
         reading.position - reading.first,
         batch.bytes,
@@ -321,6 +343,10 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         skipped=dict(reading.skipped),
         unmatched={table: n for table, n in reading.arrived.items() if not _is_expected(spec, table)},
     )
+    if file_ledger.PROPERTY in properties:
+        file_ledger.catch_up(lake, spec.table)
+    rejects.catch_up(lake, spec.table)
+    return landed
 
 
 def _is_expected(spec: RawSpec, table: str) -> bool:

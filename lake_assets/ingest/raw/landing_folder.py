@@ -16,7 +16,6 @@ import orjson
 from lake_assets.errors import InputError, LandingFolderError, MalformedRecordError, TruncatedInputError
 from lake_assets.formats.files.file_records import reader_of
 from lake_assets.formats.files.file_streams import (
-    DEFAULT_LIMITS,
     KEPT,
     NOT_UTF8,
     Limits,
@@ -40,9 +39,7 @@ _NOT_LANDED = "Nothing of it was landed; files before it were. Deliver the whole
 def nothing_arrived(folder: Path, home: Path) -> tuple[Literal["waiting", "nothing"], str]:
     """Return the status of a landing from which no file has ever arrived, and what it watches.
 
-    Args:
-        folder: the landing folder.
-        home: the lake's home; a relative folder may have been meant to lie elsewhere.
+    A relative folder is below the lake's home, and may have been meant to lie elsewhere.
     """
     where = " (a relative `landing` is below the home of the lake)" if folder.is_relative_to(home) else ""
     if not folder.exists():
@@ -179,26 +176,15 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def is_due(
-    files: Sequence[Path],
-    batch: BatchSize,
-    bytes_a_record: float | None,
-    now: float | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> bool:
+def is_due(files: Sequence[Path], batch: BatchSize, bytes_a_record: float | None, limits: Limits) -> bool:
     """Whether to land new files: the oldest has waited long enough, or together they fill a batch.
 
-    Args:
-        files: the new files.
-        batch: the size of a full batch, and how long fewer files wait.
-        bytes_a_record: average of the files landed before; None if there are none, so that records are counted.
-        now: seconds since 1970; None: the clock.
-        limits: limits on the size of files and records, if records are counted.
+    `bytes_a_record` is the average of the files landed before; None if there are none, so that records are counted.
     """
     if not files or not batch.wait or batch.is_full(len(files), 0):
         return bool(files)
     stats = [f.stat() for f in files]
-    age = (time.time() if now is None else now) - min(s.st_mtime for s in stats)
+    age = time.time() - min(s.st_mtime for s in stats)
     # A file is dated in the future if the clock was set back.
     if age >= batch.wait or age < 0:
         return True

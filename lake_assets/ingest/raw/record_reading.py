@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
+from pyiceberg.table import Table
 
 from lake_assets.formats.event_model import Keyed
 from lake_assets.formats.files.file_streams import Record
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw import source_snapshots
 from lake_assets.ingest.raw.record_sources import Batch
-from lake_assets.ingest.raw.source_snapshots import TableSnapshot
-from lake_assets.ingest.raw_tables import ARROW
+from lake_assets.ingest.raw.source_snapshots import TableSnapshots
+from lake_assets.ingest.raw_tables import (
+    ARRIVED_PROPERTY,
+    ARROW,
+    POSITION_PROPERTY,
+    ROUTES_PROPERTY,
+    SKIPPED_PROPERTY,
+    routes_of,
+    skipped,
+)
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.databases import Databases
 from lake_assets.ingest.records.routing import Routed, route
-from lake_assets.ingest.records.stream_transactions import Open, follow
+from lake_assets.ingest.records.stream_transactions import OpenTransactions
 from lake_assets.ingest.records.tombstones import Tombstones
 from lake_assets.lake import thresholds
 
@@ -27,25 +36,15 @@ Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, st
 
 
 class RecordReading:
-    """Routes the records of a batch, assigns their positions and builds Arrow batches."""
+    """Routes the records of a batch, assigns their positions from `position` on and builds Arrow batches."""
 
-    def __init__(
-        self,
-        spec: RawSpec,
-        position: int,
-        routes: set[str],
-        open_: Mapping[str, Open | None],
-        snapshots: dict[str, TableSnapshot],
-        tombstones: Tombstones,
-        databases: Databases,
-    ) -> None:
-        self.spec, self.event_format, self.routes = spec, spec.reader, routes
+    def __init__(self, spec: RawSpec, raw: Table, position: int) -> None:
+        self.spec, self.event_format, self.raw = spec, spec.reader, raw
+        self.routes = {str(table) for table in routes_of(raw)}
         # Signals of a table that is declared, or has rows already.
-        self.kept = {*routes, *map(str, spec.signal_tables)}
-        # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
-        self.open = dict(open_)
-        self.snapshots = snapshots
-        self.tombstones, self.databases = tombstones, databases
+        self.kept = {*self.routes, *map(str, spec.signal_tables)}
+        self.transactions, self.snapshots = OpenTransactions(raw), TableSnapshots(raw)
+        self.tombstones, self.databases = Tombstones(raw, spec.about), Databases(raw, spec.databases)
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
@@ -72,7 +71,9 @@ class RecordReading:
             if routed.source_table is not None:
                 self.arrived[routed.source_table] += 1
             prefix = (self.position, routed.source_table, file, record.number, self.arrived_at)
-            transaction = self._follow(routed, batch.source_name)
+            transaction = (
+                self.transactions.follow(batch.source_name, routed.boundary, self.position) if routed.boundary else None
+            )
             rows.append((*prefix, record.text, routed.problem, routed.key, routed.payload, transaction))
             counts[file] = counts.get(file, 0) + 1
             self.position += 1
@@ -87,11 +88,20 @@ class RecordReading:
             yield _batch(rows)
         batch.end(counts, self.arrived_at)
 
-    def _follow(self, routed: Routed, source: str) -> str | None:
-        if routed.boundary is None:
-            return None
-        self.open[source], transaction = follow(self.open.get(source), routed.boundary, self.position)
-        return transaction
+    def properties(self) -> dict[str, str]:
+        """Return the snapshot properties of the commit: its counts, and what the next landing starts from."""
+        all_skipped = Counter(skipped(self.raw)) + self.skipped
+        return {
+            POSITION_PROPERTY: str(self.position),
+            ROUTES_PROPERTY: json.dumps(sorted(self.routes)),
+            ARRIVED_PROPERTY: json.dumps(self.arrived, sort_keys=True),
+            **rejects.landed(self.raw, self.rejected),
+            **({SKIPPED_PROPERTY: json.dumps(all_skipped, sort_keys=True)} if all_skipped else {}),
+            **self.transactions.properties(),
+            **self.snapshots.properties(),
+            **self.tombstones.properties(),
+            **self.databases.properties(),
+        }
 
     def _route(self, record: Record) -> Routed:
         if record.problem:
@@ -103,16 +113,14 @@ class RecordReading:
             routed = self._followed(routed, routed.keyed)
         if routed.snapshot and routed.source_table:
             is_known = routed.source_table in self.routes
-            source_snapshots.follow(
-                self.snapshots, routed.source_table, routed.snapshot, self.position, is_known=is_known
-            )
+            self.snapshots.follow(routed.source_table, routed.snapshot, self.position, is_known=is_known)
         self.routes.update(str(r) for r in routed.tables)
         return routed
 
     def _followed(self, routed: Routed, keyed: Keyed) -> Routed:
         """Return a record with the table of which it deletes a row, if it is a tombstone that does."""
         table, problem = self.tombstones.follow(keyed, routed.tables)
-        if keyed.kind != "tombstone":
+        if not routed.is_tombstone:
             return routed
         if table is None:
             return Routed(problem=problem)

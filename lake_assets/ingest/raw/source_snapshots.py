@@ -7,13 +7,12 @@ table, which begins at a known record: the tables downstream are exact again if 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from pyiceberg.table import Table
 
 from lake_assets.formats.event_model import SnapshotRow
-from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.ingest.raw_tables import stored
 
 # Snapshot property of a raw table: the last snapshot of each source table that was read whole.
 PROPERTY = "lake-assets.source-snapshots"
@@ -36,30 +35,25 @@ class TableSnapshot:
     is_repeated: bool = False
 
 
-def follow(snapshots: dict[str, TableSnapshot], table: str, row: SnapshotRow, position: int, *, is_known: bool) -> None:
-    """Add a row of a snapshot to the snapshots so far.
+class TableSnapshots:
+    """The last snapshot of each source table, as records land."""
 
-    Args:
-        snapshots: the last snapshot by source table; changed.
-        table: the source table of the row.
-        row: what its record says about the snapshot.
-        position: position of the record.
-        is_known: whether records of the table had arrived before.
-    """
-    last = snapshots.get(table)
-    if last is None or last.place != row.place:
-        last = TableSnapshot(row.place, position, is_repeated=is_known)
-    snapshots[table] = TableSnapshot(last.place, last.start, last.is_complete or row.is_last, last.is_repeated)
+    def __init__(self, raw: Table) -> None:
+        self._of = read_snapshots(raw)
+
+    def follow(self, table: str, row: SnapshotRow, position: int, *, is_known: bool) -> None:
+        """Take a row of a snapshot into account; `is_known`: whether records of its table had arrived before."""
+        last = self._of.get(table)
+        if last is None or last.place != row.place:
+            last = TableSnapshot(row.place, position, is_repeated=is_known)
+        self._of[table] = replace(last, is_complete=last.is_complete or row.is_last)
+
+    def properties(self) -> dict[str, str]:
+        """Return the snapshot properties that the next landing starts from."""
+        values = {table: astuple(s) for table, s in sorted(self._of.items())}
+        return {PROPERTY: json.dumps(values, separators=(",", ":"))} if values else {}
 
 
 def read_snapshots(raw: Table, snapshot_id: int | None = None) -> dict[str, TableSnapshot]:
     """Return the last snapshot of each source table as of a commit of the raw table; None: the current one."""
-    for commit in ancestors(raw, snapshot_id):
-        if commit.summary and (text := commit.summary.additional_properties.get(PROPERTY)):
-            return {name: TableSnapshot(*fields) for name, fields in json.loads(text).items()}
-    return {}
-
-
-def to_properties(snapshots: Mapping[str, TableSnapshot]) -> dict[str, str]:
-    """Return the snapshot property that stores the snapshots."""
-    return {PROPERTY: json.dumps({name: astuple(s) for name, s in sorted(snapshots.items())}, separators=(",", ":"))}
+    return {table: TableSnapshot(*fields) for table, fields in stored(raw, PROPERTY, snapshot_id).items()}

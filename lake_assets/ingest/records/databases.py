@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pyiceberg.table import Table
 
 from lake_assets.formats import SourceTable
-from lake_assets.lake.metadata.watermark import find_property
+from lake_assets.ingest.raw_tables import stored
 
 # Snapshot property of a raw table: the database of each source table.
 PROPERTY = "lake-assets.databases"
@@ -22,9 +22,8 @@ class Databases:
     """The databases of a stream's tables: as declared, or the first one of each table."""
 
     def __init__(self, raw: Table, declared: Collection[str]) -> None:
-        found = find_property(raw, PROPERTY)
         self._declared = declared
-        self._of: dict[str, str] = json.loads(found[0]) if found else {}
+        self._of: dict[str, str] = stored(raw, PROPERTY)
 
     def problem(self, table: SourceTable, database: str | None) -> str | None:
         """Return why a record is not about the stream's table; None if it is. `database`: None if it does not say."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
@@ -35,170 +36,177 @@ RECORD = "record_text"
 UNREADABLE = "the record cannot be read as its format says"
 
 
-def events_of(records: DataFrame, plan: EventPlan, *, is_usual: bool = False) -> DataFrame:
-    """Return `position`, `arrived_at` and `e`: one row per event; `e` is null for a record that cannot be read.
+@dataclass(frozen=True)
+class EventReader:
+    """Reads the records of one plan as typed change events.
 
-    If numbers are to be compared with the record's own text, it is returned too (`RECORD`).
-
-    Args:
-        records: rows of the raw table.
-        plan: how they are read.
-        is_usual: whether `rows_of` reads values in the usual notations only.
-    """
-    # Each record has to be parsed once. When Spark pushes conditions down a plan, it copies the expression behind a
-    # name to each use of that name, even into lambdas that run for each change of a record. It does not copy lambda
-    # variables or the output of a generator, so parsing and splitting are nested in one expression.
-    events = f"array({plan.parsed})"
-    if plan.split is not None:
-        # A record about several tables may hold no event of this one; any other record without one is unreadable.
-        unreadable = f"changes IS NULL OR (size(changes) = 0 AND NOT source_table <=> {literal(MANY)})"
-        events = (
-            f"flatten(transform(transform({events}, e -> {plan.split}), "
-            f"changes -> CASE WHEN {unreadable} THEN array(NULL) ELSE changes END))"
-        )
-    text = [RECORD] if _reads_record(plan, is_usual) else []
-    if text:
-        records = records.selectExpr("*", f"record AS {RECORD}")
-    for name, sql in plan.before:
-        records = records.selectExpr("*", f"{sql} AS {name}")
-    if plan.records:
-        records = records.where(plan.records)
-    rows = records.selectExpr("position", "arrived_at", *text, f"explode({events}) AS e")
-    return rows.where(plan.where) if plan.where else rows
-
-
-def rows_of(
-    events: DataFrame,
-    plan: EventPlan,
-    types: Mapping[str, str],
-    absent: Sequence[str],
-    elsewhere: Mapping[str, int],
-    keys: Sequence[Sequence[str]] = (),
-    order_by: Collection[str] = (),
-    *,
-    is_usual: bool = False,
-) -> DataFrame:
-    """Return typed change events; the column `BAD` holds the reason to reject an event, or null.
-
-    With `is_usual`, values in a rare notation are not read (see `usual`), and `BAD` is not null for each event that has
-    to be read completely, to be rejected or not. The others are the same.
-
-    Args:
-        events: the result of `events_of`.
+    Attributes:
         plan: how they are read.
         types: Spark types by column of the plan.
         absent: columns of the table that do not occur in these events.
         elsewhere: columns of the table whose value is in another column of the plan, by the index of that column.
         keys: all declared keys; a delete may carry any of them.
         order_by: columns that are declared as the order of changes.
-        is_usual: see above.
+        is_usual: whether values in a rare notation are not read (see `usual`). Then `BAD` is not null for each event
+            that has to be read completely, to be rejected or not. The others are the same.
     """
-    # SQL text: each call of a PySpark function sends messages to the JVM, and there would be dozens per column.
-    fixed = {
-        OP: plan.op,
-        # Without `no_place`, NULL is a valid place.
-        SEQUENCE: usual(plan.sequence) if is_usual and plan.no_place else plan.sequence,
-        POSITION: "position",
-        INDEX: f"coalesce(CAST({plan.index} AS INT), 0)",
-        EVENT_TIME: plan.event_time,
-        ARRIVED_AT: "arrived_at",
-    }
-    columns = list(enumerate(plan.columns))
-    record = [RECORD] if _reads_record(plan, is_usual) else []
-    named = {f"n{i}": c.is_named for i, c in columns if c.name in plan.key and c.is_named and not is_usual}
-    fixed_columns = [*record, "none", "no_place", *map(quote, fixed)]
-    carried = [*fixed_columns, *(f"{part}{i}" for part in "tu" for i, _ in columns), *named]
-    texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
-    unavailable = [c.unavailable or "" for _, c in columns]
-    if is_usual:
-        texts, unavailable = [*map(usual, texts)], [*map(usual, unavailable)]
-    texts = [f"CASE WHEN NOT ({u}) THEN {t} END" if u else t for u, t in zip(unavailable, texts, strict=True)]
-    stage = events.selectExpr(
-        *record,
-        *(["e"] if (reads_texts := any(c.left_out for _, c in columns)) else []),
-        "e IS NULL AS none",
-        f"{(not is_usual and plan.no_place) or 'CAST(NULL AS STRING)'} AS no_place",
-        *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
-        *(f"{text} AS t{i}" for i, text in enumerate(texts)),
-        *(f"{u or 'false'} AS u{i}" for i, u in enumerate(unavailable)),
-        *([] if reads_texts else [f"{sql} AS {n}" for n, sql in named.items()]),
-    )
-    if reads_texts:
-        left_out = (f"t{i} IS NULL AND ({c.left_out})" if c.left_out else "false" for i, c in columns)
-        u = (f"u{i} OR ({condition}) AS u{i}" for i, condition in enumerate(left_out))
-        n = (f"CASE WHEN t{name[1:]} IS NULL THEN {sql} END AS {name}" for name, sql in named.items())
-        stage = stage.selectExpr(*fixed_columns, *(f"t{i}" for i, _ in columns), *u, *n)
-    stage = in_steps(stage, plan, carried, is_usual=is_usual)
-    if is_usual:
-        nulled = ["CAST(NULL AS STRING)"] if any(c.steps and c.may_be_null for _, c in columns) else []
-        bad = _is_unusual(plan, keys)
-    else:
-        misfits = {c: _misfit(i, c, types[c.name]) for i, c in columns if c.steps}
+
+    plan: EventPlan
+    types: Mapping[str, str]
+    absent: Sequence[str] = ()
+    elsewhere: Mapping[str, int] = field(default_factory=dict[str, int])
+    keys: Sequence[Sequence[str]] = ()
+    order_by: Collection[str] = ()
+    is_usual: bool = False
+
+    def rows(self, records: DataFrame) -> DataFrame:
+        """Return the events of rows of the raw table; `BAD` holds the reason to reject an event, or null."""
+        # SQL text: each call of a PySpark function sends messages to the JVM, and there would be dozens per column.
+        plan, is_usual = self.plan, self.is_usual
+        fixed = {
+            OP: plan.op,
+            # Without `no_place`, NULL is a valid place.
+            SEQUENCE: usual(plan.sequence) if is_usual and plan.no_place else plan.sequence,
+            POSITION: "position",
+            INDEX: f"coalesce(CAST({plan.index} AS INT), 0)",
+            EVENT_TIME: plan.event_time,
+            ARRIVED_AT: "arrived_at",
+        }
+        columns = list(enumerate(plan.columns))
+        record = [RECORD] if self._reads_record else []
+        named = {f"n{i}": c.is_named for i, c in columns if c.name in plan.key and c.is_named and not is_usual}
+        fixed_columns = [*record, "none", "no_place", *map(quote, fixed)]
+        carried = [*fixed_columns, *(f"{part}{i}" for part in "tu" for i, _ in columns), *named]
+        texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
+        unavailable = [c.unavailable or "" for _, c in columns]
+        if is_usual:
+            texts, unavailable = [*map(usual, texts)], [*map(usual, unavailable)]
+        texts = [f"CASE WHEN NOT ({u}) THEN {t} END" if u else t for u, t in zip(unavailable, texts, strict=True)]
+        reads_texts = any(c.left_out for _, c in columns)
+        stage = self._events(records).selectExpr(
+            *record,
+            *(["e"] if reads_texts else []),
+            "e IS NULL AS none",
+            f"{(not is_usual and plan.no_place) or 'CAST(NULL AS STRING)'} AS no_place",
+            *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
+            *(f"{text} AS t{i}" for i, text in enumerate(texts)),
+            *(f"{u or 'false'} AS u{i}" for i, u in enumerate(unavailable)),
+            *([] if reads_texts else [f"{sql} AS {n}" for n, sql in named.items()]),
+        )
+        if reads_texts:
+            left_out = (f"t{i} IS NULL AND ({c.left_out})" if c.left_out else "false" for i, c in columns)
+            u = (f"u{i} OR ({condition}) AS u{i}" for i, condition in enumerate(left_out))
+            n = (f"CASE WHEN t{name[1:]} IS NULL THEN {sql} END AS {name}" for name, sql in named.items())
+            stage = stage.selectExpr(*fixed_columns, *(f"t{i}" for i, _ in columns), *u, *n)
+        nulled, bad = self._misfits_and_problems()
+        return in_steps(stage, plan, carried, is_usual=is_usual).selectExpr(
+            *(f"CAST(v{i} AS {self.types[c.name]}) AS {quote(c.name)}" for i, c in columns),
+            *map(quote, fixed),
+            f"{_listed(self._absent_names())} AS {quote(UNAVAILABLE)}",
+            *([f"{_listed(nulled)} AS {quote(MISFITS)}"] if nulled else []),
+            f"{bad} AS {quote(BAD)}",
+        )
+
+    @property
+    def _reads_record(self) -> bool:
+        """Whether numbers in the record's text are looked up: to tell them from base64, or for reasons to reject."""
+        return any(c.is_base64 or (c.record_names and c.steps and not self.is_usual) for c in self.plan.columns)
+
+    def _events(self, records: DataFrame) -> DataFrame:
+        """Return `position`, `arrived_at`, `e` and, if numbers are compared with it, the record's own text (`RECORD`).
+
+        There is one row per event; `e` is null for a record that cannot be read.
+        """
+        # Each record has to be parsed once. When Spark pushes conditions down a plan, it copies the expression behind a
+        # name to each use of that name, even into lambdas that run for each change of a record. It does not copy lambda
+        # variables or the output of a generator, so parsing and splitting are nested in one expression.
+        plan = self.plan
+        events = f"array({plan.parsed})"
+        if plan.split is not None:
+            # A record about several tables may hold no event of this one; any other record without one is unreadable.
+            unreadable = f"changes IS NULL OR (size(changes) = 0 AND NOT source_table <=> {literal(MANY)})"
+            events = (
+                f"flatten(transform(transform({events}, e -> {plan.split}), "
+                f"changes -> CASE WHEN {unreadable} THEN array(NULL) ELSE changes END))"
+            )
+        text = [RECORD] if self._reads_record else []
+        if text:
+            records = records.selectExpr("*", f"record AS {RECORD}")
+        for name, sql in plan.before:
+            records = records.selectExpr("*", f"{sql} AS {name}")
+        if plan.records:
+            records = records.where(plan.records)
+        rows = records.selectExpr("position", "arrived_at", *text, f"explode({events}) AS e")
+        return rows.where(plan.where) if plan.where else rows
+
+    def _misfits_and_problems(self) -> tuple[list[str], str]:
+        """Return SQL of the reasons for values that are null since they do not fit, and of the reason to reject."""
+        columns = list(enumerate(self.plan.columns))
+        if self.is_usual:
+            nulled = ["CAST(NULL AS STRING)"] if any(c.steps and c.may_be_null for _, c in columns) else []
+            return nulled, self._is_unusual()
+        misfits = {c: _misfit(i, c, self.types[c.name]) for i, c in columns if c.steps}
         nulled = [why for c, why in misfits.items() if c.may_be_null]
-        bad = f"coalesce({', '.join(_problems(plan, misfits, keys, order_by))})"
-    return stage.selectExpr(
-        *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),
-        *map(quote, fixed),
-        f"{_listed(_absent_names(plan, absent, elsewhere))} AS {quote(UNAVAILABLE)}",
-        *([f"{_listed(nulled)} AS {quote(MISFITS)}"] if nulled else []),
-        f"{bad} AS {quote(BAD)}",
-    )
+        return nulled, f"coalesce({', '.join(self._problems(misfits))})"
 
+    def _is_unusual(self) -> str:
+        """Return SQL of a text that is not NULL if an event is rejected, or has a value in a rare notation."""
+        columns = list(enumerate(self.plan.columns))
+        conditions = [
+            "none",
+            f"{quote(OP)} IS NULL",
+            *([f"{quote(SEQUENCE)} IS NULL"] if self.plan.no_place else []),
+            *(f"t{i} IS NOT NULL AND v{i} IS NULL" for i, c in columns if c.steps),
+            *(f"u{i} IS NULL" for i, c in columns if c.unavailable),
+            *(f"{self._lacks_key()} AND v{i} IS NULL" for i, c in columns if c.name in self.plan.key),
+        ]
+        return f"CASE WHEN {' OR '.join(f'({c})' for c in conditions)} THEN 'unusual' END"
 
-def _is_unusual(plan: EventPlan, keys: Sequence[Sequence[str]]) -> str:
-    """Return SQL of a text that is not NULL if an event is rejected, or has a value in a rare notation."""
-    columns = list(enumerate(plan.columns))
-    conditions = [
-        "none",
-        f"{quote(OP)} IS NULL",
-        *([f"{quote(SEQUENCE)} IS NULL"] if plan.no_place else []),
-        *(f"t{i} IS NOT NULL AND v{i} IS NULL" for i, c in columns if c.steps),
-        *(f"u{i} IS NULL" for i, c in columns if c.unavailable),
-        *(f"{_lacks_key(plan, keys)} AND v{i} IS NULL" for i, c in columns if c.name in plan.key),
-    ]
-    return f"CASE WHEN {' OR '.join(f'({c})' for c in conditions)} THEN 'unusual' END"
+    def _lacks_key(self) -> str:
+        """Return SQL of a boolean: an event has to have the plan's key. A delete may have another one of `keys`."""
+        index_of, own = {c.name: i for i, c in enumerate(self.plan.columns)}, set(self.plan.key)
+        others = [[index_of[c] for c in key] for key in self.keys if set(key) != own and set(key) <= index_of.keys()]
+        complete = [" AND ".join(f"v{i} IS NOT NULL" for i in key) for key in others]
+        by_other = f"{quote(OP)} = {literal(DELETE)} AND ({' OR '.join(complete)})" if complete else "false"
+        return f"{quote(OP)} <> {literal(TRUNCATE)} AND NOT ({by_other})"
 
+    def _problems(self, misfits: Mapping[EventColumn, str]) -> list[str]:
+        """Return SQL of the reasons to reject an event, each NULL if it does not apply.
 
-def _lacks_key(plan: EventPlan, keys: Sequence[Sequence[str]]) -> str:
-    """Return SQL of a boolean: an event has to have the plan's key. A delete may have another one of `keys`."""
-    index_of = {c.name: i for i, c in enumerate(plan.columns)}
-    others = [[index_of[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= index_of.keys()]
-    complete = [" AND ".join(f"v{i} IS NOT NULL" for i in key) for key in others]
-    by_other = f"{quote(OP)} = {literal(DELETE)} AND ({' OR '.join(complete)})" if complete else "false"
-    return f"{quote(OP)} <> {literal(TRUNCATE)} AND NOT ({by_other})"
+        `misfits`: SQL of the reason by column, for values that do not fit the type.
+        """
+        plan = self.plan
+        # The key identifies the row to delete; the other values of a delete are not used.
+        is_delete = "false" if not plan.key else f"{quote(OP)} = {literal(DELETE)}"
+        needed = {*plan.key, *self.order_by}
+        rejecting = [
+            why if c.name in needed else f"CASE WHEN NOT coalesce({is_delete}, false) THEN {why} END"
+            for c, why in misfits.items()
+            if not c.may_be_null
+        ]
+        return [
+            f"CASE WHEN none THEN {literal(UNREADABLE)} END",
+            f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
+            f"CASE WHEN {quote(SEQUENCE)} IS NULL THEN no_place END",
+            *([f"nullif(concat_ws({literal(SEPARATOR)}, {', '.join(rejecting)}), '')"] if rejecting else []),
+            *(
+                f"CASE WHEN {self._lacks_key()} AND v{i} IS NULL THEN {_no_key(i, c)} END"
+                for i, c in enumerate(plan.columns)
+                if c.name in plan.key
+            ),
+        ]  # fmt: skip
 
-
-def _problems(
-    plan: EventPlan, misfits: Mapping[EventColumn, str], keys: Sequence[Sequence[str]], order_by: Collection[str]
-) -> list[str]:
-    """Return SQL expressions of the reasons to reject an event, each NULL if it does not apply.
-
-    Args:
-        plan: how the events are read.
-        misfits: SQL of the reason by column, for values that do not fit the type.
-        keys: all declared keys.
-        order_by: columns that are declared as the order of changes.
-    """
-    columns = list(enumerate(plan.columns))
-    # The key identifies the row to delete; the other values of a delete are not used.
-    is_delete = "false" if not plan.key else f"{quote(OP)} = {literal(DELETE)}"
-    needed = {*plan.key, *order_by}
-    rejecting = [
-        why if c.name in needed else f"CASE WHEN NOT coalesce({is_delete}, false) THEN {why} END"
-        for c, why in misfits.items()
-        if not c.may_be_null
-    ]
-    return [
-        f"CASE WHEN none THEN {literal(UNREADABLE)} END",
-        f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
-        f"CASE WHEN {quote(SEQUENCE)} IS NULL THEN no_place END",
-        *([f"nullif(concat_ws({literal(SEPARATOR)}, {', '.join(rejecting)}), '')"] if rejecting else []),
-        *(
-            f"CASE WHEN {_lacks_key(plan, keys)} AND v{i} IS NULL THEN {_no_key(i, c)} END"
-            for i, c in columns
-            if c.name in plan.key
-        ),
-    ]  # fmt: skip
+    def _absent_names(self) -> list[str]:
+        """Return SQL of the names of columns that an event leaves out, each NULL if it has a value."""
+        columns = self.plan.columns
+        names = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in enumerate(columns) if c.may_be_unavailable]
+        names += [f"CASE WHEN {quote(OP)} = {literal(UPDATE)} THEN {literal(name)} END" for name in self.absent]
+        names += [
+            f"CASE WHEN u{i} THEN {literal(name)} END"
+            for name, i in self.elsewhere.items()
+            if columns[i].may_be_unavailable
+        ]
+        return names
 
 
 def _no_key(i: int, column: EventColumn) -> str:
@@ -209,18 +217,6 @@ def _no_key(i: int, column: EventColumn) -> str:
     return (
         f"CASE n{i} WHEN true THEN {null} WHEN false THEN {missing} ELSE {unknown} END" if column.is_named else unknown
     )
-
-
-def _absent_names(plan: EventPlan, absent: Sequence[str], elsewhere: Mapping[str, int]) -> list[str]:
-    """Return SQL of the names of columns that an event leaves out, each NULL if it has a value; see `rows_of`."""
-    names = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in enumerate(plan.columns) if c.may_be_unavailable]
-    names += [f"CASE WHEN {quote(OP)} = {literal(UPDATE)} THEN {literal(name)} END" for name in absent]
-    names += [
-        f"CASE WHEN u{i} THEN {literal(name)} END"
-        for name, i in elsewhere.items()
-        if plan.columns[i].may_be_unavailable
-    ]
-    return names
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -252,11 +248,6 @@ def _misfit(i: int, column: EventColumn, kind: str) -> str:
 
 def _shortened(text: str) -> str:
     return let(text, "m_", "CASE WHEN length(m_) > 100 THEN concat(left(m_, 100), '…') ELSE m_ END")
-
-
-def _reads_record(plan: EventPlan, is_usual: bool) -> bool:
-    """Whether numbers in the record's own text are looked up: to tell them from base64, or for reasons to reject."""
-    return any(c.is_base64 or (c.record_names and c.steps and not is_usual) for c in plan.columns)
 
 
 def _member(names: Sequence[str]) -> str:

@@ -10,17 +10,21 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import (
-    UnsupportedEventError,
-)
+from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats import EventPlan
 from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import BatchSchema, BySource, find_schemas, schemas_of, with_payloads
-from lake_assets.ingest.records.event_rows import events_of, rows_of
-from lake_assets.ingest.records.on_conflict import resolve_conflicts
-from lake_assets.ingest.records.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
+from lake_assets.ingest.records.event_rows import EventReader
+from lake_assets.ingest.records.record_plans import (
+    check_key,
+    is_unread,
+    keyed_plans,
+    of_schemas,
+    refused_records,
+    resolve_conflicts,
+)
 from lake_assets.lake.names import is_reserved
 from lake_assets.tables.schema_changes import routed_name, unite
 
@@ -82,12 +86,12 @@ def parse(
 
     Args:
         records: rows of the raw table about this source table, alone or with others.
-        spec: the table.
-        existing: columns of the staging table, with their types.
+        spec: the staging table.
+        existing: its columns, with their types.
         key: its key.
         key_set: the one of several declared keys that it has; empty if that is not decided yet.
         schemas_by_source: the schemas in the batch; None: read them from the records.
-        is_usual: whether to read values in the usual notations only (see `rows_of`), unless tombstones delete rows.
+        is_usual: whether to read values in the usual notations only (see `EventReader`), unless tombstones delete rows.
 
     Raises:
         SchemaConflictError: a column's type cannot be widened to the new type, and no `on_conflict` policy is declared.
@@ -124,7 +128,8 @@ def parse(
     _check_names(spec, columns, existing)
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
-    parts: list[_Part] = []
+    is_usual = is_usual and not tombstones
+    parts: list[tuple[DataFrame, EventReader]] = []
     for p in planned:
         part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema; the payload alone is about a fifth.
@@ -132,11 +137,11 @@ def parse(
             part = part.withColumn("record", F.col("payload"))
         elif has_payloads.intersection(p.schemas):
             part = with_payloads(part)
-        part = _with_transactions(part)
         absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
-        parts.append(_Part(part, p.plan, *_absent_columns(absent, p.plan, bases)))
-    is_usual = is_usual and not tombstones
-    frames = _frames(parts, spec, columns, is_usual=is_usual)
+        left_out = _absent_columns(absent, p.plan, bases)
+        event_reader = EventReader(p.plan, columns, *left_out, spec.keys, spec.order_by, is_usual)
+        parts.append((_with_transactions(part), event_reader))
+    frames = [event_reader.rows(part) for part, event_reader in parts]
     keys = [p.plan.key for p in planned]
     defaults, renames = unreported(planned, existing, spec.rename)
     return Parsed(
@@ -146,13 +151,13 @@ def parse(
         key_set,
         defaults,
         renames,
-        tuple(c for c in parts[-1].left_out if c not in spec.not_renamed),
+        tuple(c for c in parts[-1][1].absent if c not in spec.not_renamed),
         tuple(dict.fromkeys(c.name for p in planned for c in p.plan.columns if c.saturates)),
         is_by_time=any(p.plan.is_by_time for p in planned),
         tombstones=tombstones,
         since=_since(planned, schemas, (*defaults, *(new for _, new in renames))),
         filled={c.name: c for p in reversed(planned) for c in p.plan.columns if c.name in defaults and c.has_default},
-        read_completely=partial(_all_rows, parts, spec, columns) if is_usual else None,
+        read_completely=partial(_all_rows, parts) if is_usual else None,
     )
 
 
@@ -175,8 +180,8 @@ def _since(planned: Sequence[Planned], schemas: Sequence[BatchSchema], columns: 
 
 
 def _tombstones(records: DataFrame, planned: Planned) -> DataFrame:
-    events = events_of(with_payloads(records.where(of_schemas(planned.schemas))), planned.plan)
-    return rows_of(events, planned.plan, {c.name: c.type for c in planned.plan.columns}, (), {})
+    types = {c.name: c.type for c in planned.plan.columns}
+    return EventReader(planned.plan, types).rows(with_payloads(records.where(of_schemas(planned.schemas))))
 
 
 # --- what no event reports --------------------------------------------------------------------------------------
@@ -187,10 +192,7 @@ def unreported(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return columns that were added with a default, and (old, new) names of possible undeclared renames.
 
-    Args:
-        planned: the plans of a batch, in the order of their records.
-        existing: columns that the table had, with their types.
-        rename: the declared renames.
+    The plans are in the order of their records; `existing` are the columns that the table had, with their types.
     """
     had, defaults, renames = dict(existing), list[str](), list[tuple[str, str]]()
     for p in planned:
@@ -285,34 +287,9 @@ def _with_transactions(records: DataFrame) -> DataFrame:
 # --- from records to rows ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The records of a batch that one plan reads; `left_out` and `elsewhere` are arguments of `rows_of`."""
-
-    records: DataFrame
-    plan: EventPlan
-    left_out: Sequence[str]
-    elsewhere: Mapping[str, int]
-
-
-def _frames(parts: Sequence[_Part], spec: StagingSpec, types: Mapping[str, str], *, is_usual: bool) -> list[DataFrame]:
-    return [
-        rows_of(
-            events_of(part.records, part.plan, is_usual=is_usual),
-            part.plan,
-            types,
-            part.left_out,
-            part.elsewhere,
-            spec.keys,
-            spec.order_by,
-            is_usual=is_usual,
-        )
-        for part in parts
-    ]
-
-
-def _all_rows(parts: Sequence[_Part], spec: StagingSpec, types: Mapping[str, str]) -> DataFrame:
-    rows = _together(_frames(parts, spec, types, is_usual=False))
+def _all_rows(parts: Sequence[tuple[DataFrame, EventReader]]) -> DataFrame:
+    """Return the rows with values in rare notations."""
+    rows = _together([replace(reader, is_usual=False).rows(records) for records, reader in parts])
     assert rows is not None
     return rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
@@ -17,12 +17,14 @@ from lake_assets.errors import (
     UnsupportedEventError,
 )
 from lake_assets.formats import EventFormat
-from lake_assets.formats.event_model import Hints, Planned, Seen
+from lake_assets.formats.event_model import EventColumn, Hints, Planned, Seen
 from lake_assets.formats.format_base import schema_key
+from lake_assets.formats.types.text_types import widest
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import find_schemas, schemas_of, with_payloads
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.lake import thresholds
+from lake_assets.tables.schema_changes import conflict, routed_name
 
 
 def of_schemas(schemas: Iterable[str]) -> Column:
@@ -185,3 +187,32 @@ def refused_records(records: DataFrame, unread: Iterable[Unread]) -> DataFrame:
     for u in unread:
         reason = F.when(_is(u), F.lit(u.reason)).otherwise(reason)
     return records.select("position", reason.alias(BAD)).where(F.col(BAD).isNotNull())
+
+
+# --- types that do not go together ------------------------------------------------------------------------------
+
+
+def resolve_conflicts(planned: Sequence[Planned], spec: StagingSpec, existing: Mapping[str, str]) -> list[Planned]:
+    """Return plans whose column types are compatible with each other and with existing columns (see `on_conflict`).
+
+    Raises:
+        SchemaConflictError: two types of a column have no common type, and `on_conflict` is `stop`.
+    """
+    types, resolved = dict(existing), []
+    for p in planned:
+        columns: list[EventColumn] = []
+        for c in p.plan.columns:
+            column, wide = c, widest(types.get(c.name, c.type), c.type)
+            if wide is None and spec.on_conflict == "new-column" and c.name not in p.plan.key:
+                column = replace(c, name=routed_name(c.name, c.type))
+                wide = widest(types.get(column.name, c.type), c.type)
+            if wide is None and spec.on_conflict != "stop":
+                # No value of this type fits.
+                wide = types[c.name]
+                column = replace(c, type=wide, steps=(f"CAST(NULL AS {wide})",), is_conflict=True)
+            if wide is None:
+                raise conflict(str(spec.table), c.name, types[c.name], c.type)
+            types[column.name] = wide
+            columns.append(column)
+        resolved.append(replace(p, plan=replace(p.plan, columns=tuple(columns))))
+    return resolved

@@ -1,8 +1,7 @@
 """The table of rejected records: those that could not be read or routed, with the reason, next to the raw table.
 
 A raw table keeps every record, so a rejected one is never lost: `<raw>_rejected` lists the records that gave no row of
-a
-staging table (or could not be routed to one), and why. A step writes rejects first, idempotently, and commits its own
+a staging table (or could not be routed to one), and why. A step writes rejects first, idempotently, and commits its own
 work afterwards: if it is killed in between, the next run writes the same rejects again.
 """
 
@@ -14,7 +13,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -23,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import RejectedLimitError
+from lake_assets.ingest.raw_tables import create_table, stored
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.watermark import find_property
@@ -63,24 +62,11 @@ def rejected_of(raw: TableId) -> TableId:
 def ensure_rejected(lake: LakeBase, raw: TableId) -> Table:
     """Return the table of rejected records, creating it if it is missing."""
     name = rejected_of(raw)
-    if not lake.exists(name):
-        try:
-            return lake.catalog.create_table(name.parts, _SCHEMA, lake.location_of(name), properties=_PROPERTIES)
-        except TableAlreadyExistsError:
-            return lake.table(name)  # another process was quicker
-    return lake.table(name)
+    return lake.table(name) if lake.exists(name) else create_table(lake, name, _SCHEMA, _PROPERTIES)
 
 
 def check_limit(name: str, limit: Limit | None, rejected: int, records: int, why: str) -> None:
-    """Raise RejectedLimitError if more records are rejected than declared.
-
-    Args:
-        name: the table, for the message.
-        limit: the declared limit; None: no limit.
-        rejected: number of rejected records.
-        records: number of all records.
-        why: the reason of the first reject.
-    """
+    """Raise RejectedLimitError if more records are rejected than declared; `why`: the reason of the first reject."""
     if limit is not None and limit.is_exceeded(rejected, records):
         raise RejectedLimitError(
             f"{name}: {rejected:,} of {records:,} records would be rejected, and `max_rejected` is {limit}. Nothing "
@@ -103,22 +89,19 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         return
     table = ensure_rejected(lake, raw)
     uuid = str(source.metadata.table_uuid)
-    match = find_property(table, PROPERTY)
-    copied = json.loads(match[0]) if match else {}
+    copied = stored(table, PROPERTY)
     if copied == {"uuid": uuid, "records": total}:
         return
     rows = source.scan(row_filter="problem IS NOT NULL").to_arrow().sort_by("position")
-    is_same = copied.get("uuid", uuid) == uuid
+    is_same, copied_rows = copied.get("uuid", uuid) == uuid, set[tuple[Any, ...]]()
     if is_same and len(rows):
         # After a rollback of the raw table, positions are assigned again: file and line identify a record.
-        stored = table.scan(
+        known = table.scan(
             row_filter=f"source_table IS NULL AND position >= {rows['position'][0]} "
             f"AND position <= {rows['position'][-1]}",
             selected_fields=("position", "source_file", "source_line"),
         ).to_arrow()
-        copied_rows = {tuple(r.values()) for r in stored.to_pylist()}
-    else:
-        copied_rows = set[tuple[Any, ...]]()
+        copied_rows = {tuple(r.values()) for r in known.to_pylist()}
     now = datetime.now(UTC)
     new = [
         {
@@ -156,13 +139,7 @@ def landed(raw: Table, more: int) -> dict[str, str]:
 
 
 def rejected_records(lake: LakeBase, raw: TableId, source_table: str | None = None) -> int:
-    """Return the number of rejected records of a raw table, as `lake-assets rejected` counts them.
-
-    Args:
-        lake: the lake.
-        raw: the raw table.
-        source_table: count those about this table; None: all.
-    """
+    """Return the number of rejected records of a raw table (about a source table), as `lake-assets rejected` counts."""
     table = lake.find(rejected_of(raw))
     if table is None:
         return 0
@@ -175,15 +152,9 @@ def rejected_records(lake: LakeBase, raw: TableId, source_table: str | None = No
 
 
 def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, first: int, last: int) -> None:
-    """Record rejected events of one source table, replacing earlier reasons.
+    """Record rejected events of one source table, at positions from `first` to `last`; replace earlier reasons.
 
-    Args:
-        lake: the lake.
-        raw: the raw table of the records.
-        source_table: their source table.
-        rejects: `position`, `event_index`, `reason`, `record`, `source_file`, `source_line`, `arrived_at`.
-        first: the lowest position.
-        last: the highest.
+    `rejects` has `position`, `event_index`, `reason`, `record`, `source_file`, `source_line` and `arrived_at`.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.
@@ -202,6 +173,13 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
             f"WHEN NOT MATCHED THEN {insert(COLUMNS)}",
         ],
     )
+
+
+def listed_of(lake: LakeBase, raw: TableId, source_table: str) -> DataFrame | None:
+    """Return the rejects of a source table; None: no record of the raw table has been rejected yet."""
+    name = rejected_of(raw)
+    rows = lake.spark().table(lake.sql_name(name)) if lake.exists(name) else None
+    return rows.where(F.col("source_table") == source_table) if rows is not None else None
 
 
 def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Sequence[int]) -> None:

@@ -53,6 +53,11 @@ class Routed:
         """Value of `source_table` in the raw table."""
         return MANY if len(self.tables) > 1 else str(self.tables[0]) if self.tables else None
 
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether it is a key without a value, whose table is known from the records before it."""
+        return self.keyed is not None and self.keyed.kind == "tombstone"
+
 
 def route(
     event_format: EventFormat,
@@ -85,25 +90,14 @@ def route(
     schema = event_format.schema_of(record)
     payload = event_format.without_schema(plain or text, schema) if schema else None
     snapshot = event_format.snapshot_row(record)
-    return Routed(
-        tables,
-        None,
-        schema_key(schema),
-        payload or plain,
-        boundary,
-        None,
-        snapshot,
-        keyed,
-        event_format.database(record),
-    )
+    key, database = schema_key(schema), event_format.database(record)
+    return Routed(tables, None, key, payload or plain, boundary, None, snapshot, keyed, database)
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:
-    """Route the raw table's unroutable records again, after the declaration was corrected. They keep their positions in
-    the stream, and the next step of staging absorbs them.
+    """Route the raw table's unroutable records again; return how many are routed now, to a table or to none.
 
-    Returns:
-        The number of records that are routed now, to a table or to none.
+    They keep their positions in the stream, and the next step of staging absorbs them.
 
     Raises:
         ConcurrentWriteError: another process wrote at the same time; nothing is lost, run again.
@@ -134,9 +128,8 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
             continue
         routed_record = route(reader, row["record"], spec.about, spec.limits.depth, kept)
         # A tombstone that may be about several tables when it arrives may be about them afterwards.
-        is_tombstone = routed_record.keyed is not None and routed_record.keyed.kind == "tombstone"
         is_foreign = any(databases.problem(t, routed_record.database) for t in routed_record.tables)
-        if routed_record.problem is None and not is_tombstone and not is_foreign:
+        if routed_record.problem is None and not routed_record.is_tombstone and not is_foreign:
             source_tables.update(str(r) for r in routed_record.tables)
             routed.append((row["position"], routed_record.source_table, routed_record.key, routed_record.payload))
     if not routed:

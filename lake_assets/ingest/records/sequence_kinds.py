@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
@@ -49,9 +50,9 @@ def kind_sql(spec: StagingSpec) -> str | None:
     return None if spec.order_by else spec.reader.kind
 
 
-def kind_of(lake: LakeBase, spec: StagingSpec) -> Kind | None:
+def kind_of(lake: LakeBase, spec: StagingSpec, table: Table | None) -> Kind | None:
     """Return the kind of a staging table's events; None if no event has one yet, or the format has one kind only."""
-    sql, table = kind_sql(spec), lake.find(spec.table)
+    sql = kind_sql(spec)
     if sql is None or table is None:
         return None
     if stored := table.properties.get(ORDER_PROPERTY):

@@ -7,13 +7,12 @@ another order.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
 from pyiceberg.table import Table
 
 from lake_assets.formats.event_model import Boundary
-from lake_assets.lake.metadata.watermark import find_property
+from lake_assets.ingest.raw_tables import stored
 
 # Snapshot property of a raw table, by source: the transaction of the last record, if it may continue.
 PROPERTY = "lake-assets.open-transactions"
@@ -37,14 +36,8 @@ class Open:
 def follow(current: Open | None, boundary: Boundary, position: int) -> tuple[Open | None, str | None]:
     """Return the open transaction after a record, and the transaction of the record itself.
 
-    Args:
-        current: the open transaction before the record.
-        boundary: what the record says about its transaction.
-        position: the position of the record.
-
-    Returns:
-        The transaction is named by the LSN of its commit or, in a stream without LSNs, by the position of its first
-        record; None: it is unknown, or the record names it itself.
+    A transaction is named by the LSN of its commit or, in a stream without LSNs, by the position of its first record;
+    None: it is unknown, or the record names it itself.
     """
     if boundary.kind == "begin":
         return Open(position, boundary.lsn, boundary.xid), None
@@ -71,12 +64,19 @@ def _number(lsn: str) -> int:
     return int(high, 16) << 32 | int(low, 16)
 
 
-def read_open(raw: Table) -> dict[str, Open]:
-    """Return the open transactions at the end of the raw table's last landing, by source."""
-    match = find_property(raw, PROPERTY)
-    return {name: Open(*fields) for name, fields in json.loads(match[0]).items()} if match else {}
+class OpenTransactions:
+    """The transactions that the last record of each source belongs to, if they may continue."""
 
+    def __init__(self, raw: Table) -> None:
+        # Closed ones stay as None: the commit has to store that they are closed.
+        self._of: dict[str, Open | None] = {source: Open(*fields) for source, fields in stored(raw, PROPERTY).items()}
 
-def to_properties(current: Mapping[str, Open | None]) -> dict[str, str]:
-    """Return the snapshot property that stores the open transactions."""
-    return {PROPERTY: json.dumps({name: astuple(open_) for name, open_ in current.items() if open_})}
+    def follow(self, source: str, boundary: Boundary, position: int) -> str | None:
+        """Take the next record of a source into account; return its transaction (see `follow`)."""
+        self._of[source], transaction = follow(self._of.get(source), boundary, position)
+        return transaction
+
+    def properties(self) -> dict[str, str]:
+        """Return the snapshot properties that the next landing starts from."""
+        continued = {source: astuple(open_) for source, open_ in self._of.items() if open_}
+        return {PROPERTY: json.dumps(continued)} if self._of else {}

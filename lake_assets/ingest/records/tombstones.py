@@ -19,9 +19,8 @@ from pyiceberg.table import Table
 from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_tombstones import REWRITE
 from lake_assets.formats.event_model import Keyed
-from lake_assets.ingest.raw_tables import routes_of
+from lake_assets.ingest.raw_tables import routes_of, stored
 from lake_assets.lake import thresholds
-from lake_assets.lake.metadata.watermark import find_property
 
 # Snapshot properties of a raw table: tables by topic, if the topic is not called like its table; the last deletes.
 TOPICS_PROPERTY = "lake-assets.topics"
@@ -33,26 +32,19 @@ class Tombstones:
     """The tables of a stream's topics, and its deletes whose tombstones may follow."""
 
     def __init__(self, raw: Table, about: SourceTable | None) -> None:
-        topics, deletes = find_property(raw, TOPICS_PROPERTY), find_property(raw, DELETES_PROPERTY)
-        self._topics = {
-            topic: {SourceTable.parse(t) for t in tables}
-            for topic, tables in (json.loads(topics[0]) if topics else {}).items()
-        }
+        topics: dict[str, list[str]] = stored(raw, TOPICS_PROPERTY)
+        self._topics = {topic: {SourceTable.parse(t) for t in tables} for topic, tables in topics.items()}
         self._tables = set(routes_of(raw))
         self._about = about
         # Deletes by topic and key, with their number and the number of the record.
         self._deletes: dict[tuple[str, bytes], tuple[int, int]] = {}
         # The same from the landing before.
-        self._earlier: dict[str, int] = json.loads(deletes[0]) if deletes else {}
+        self._earlier: dict[str, int] = stored(raw, DELETES_PROPERTY)
         self._had_deletes = bool(self._earlier)
         self._records = 0
 
     def follow(self, record: Keyed, tables: Sequence[SourceTable]) -> tuple[SourceTable | None, str | None]:
-        """Take the next record of the stream into account.
-
-        Args:
-            record: what the record says about the row of its key.
-            tables: the tables that it is about.
+        """Take the next record of the stream, which is about some tables, into account.
 
         Returns:
             The table of which a tombstone deletes a row, and why that is unknown; both None for other records and for
@@ -62,7 +54,7 @@ class Tombstones:
         if self._records == thresholds.TOMBSTONE_RECORDS:
             self._earlier.clear()
         if record.kind == "tombstone":
-            return (None, None) if self._repeats_delete(record) else self._table_of(record)
+            return (None, None) if self._close((record.topic, _text(record.key))) else self._table_of(record)
         for table in tables:
             if table not in (of_topic := self._topics.setdefault(record.topic, set())):
                 of_topic.add(table)
@@ -85,9 +77,6 @@ class Tombstones:
         properties = {TOPICS_PROPERTY: json.dumps(topics, sort_keys=True)} if topics else {}
         # An empty one replaces that of the landing before.
         return properties | ({DELETES_PROPERTY: json.dumps(deletes)} if deletes or self._had_deletes else {})
-
-    def _repeats_delete(self, record: Keyed) -> bool:
-        return self._close((record.topic, _text(record.key)))
 
     def _close(self, key: tuple[str, bytes]) -> bool:
         """Forget a delete; return whether there was one."""
@@ -118,10 +107,8 @@ class Tombstones:
             return None, f"a tombstone{where} without a key: which row was deleted is unknown ({REWRITE})"
         if len(tables) > 1:
             names = ", ".join(map(str, sorted(tables)))
-            return (
-                None,
-                f"a tombstone{where}, and it may be about {names}: which row was deleted is unknown ({REWRITE})",
-            )
+            why = f"a tombstone{where}, and it may be about {names}: which row was deleted is unknown ({REWRITE})"
+            return None, why
         return next(iter(tables)), None
 
     def _named_like(self, topic: str) -> set[SourceTable]:

@@ -15,11 +15,8 @@ from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
 from lake_assets.formats.debezium_tombstones import REWRITE
-from lake_assets.formats.event_model import DELETE, MISFITS, OP, POSITION, READ, TRUNCATE, UNAVAILABLE, EventColumn
-from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.formats.event_model import DELETE, MISFITS, OP, POSITION, TRUNCATE, UNAVAILABLE, EventColumn
 from lake_assets.ingest.records.event_rows import DOES_NOT_FIT
-from lake_assets.ingest.records.rejects import rejected_records
-from lake_assets.ingest.staging.staging_rejects import at_limit
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
@@ -28,8 +25,6 @@ from lake_assets.tables.outcome import INEXACT
 from lake_assets.tables.writing.table_ddl import set_properties
 
 PROPERTY = "lake-assets.not-exact"
-# Columns that records have left out, and that have been looked up (see `only_read`).
-LEFT_OUT_PROPERTY = "lake-assets.left-out"
 
 
 @dataclass(frozen=True)
@@ -182,11 +177,9 @@ def details_of(reasons: Iterable[Reason]) -> dict[str, object]:
 
 
 def read_again(start: int, rows: int | None = None) -> Reason:
-    """Return the reason for a table that a later snapshot read as a whole.
+    """Return the reason for a table that a later snapshot read as a whole, from position `start` in the raw table on.
 
-    Args:
-        start: position in the raw table of the snapshot's first record.
-        rows: number of rows that the snapshot did not hold; None: rows that it holds may be in the table twice.
+    `rows` is the number of rows that it did not hold; None: rows that it holds may be in the table twice.
     """
     what = "rows that it read are here once more"
     if rows is not None:
@@ -224,89 +217,17 @@ def by_time() -> Reason:
     )
 
 
-# --- staging ----------------------------------------------------------------------------------------------------
+def at_limit(value: str) -> str:
+    """Return SQL of a boolean: a bigint is the greatest or the smallest one."""
+    return f"({value} IN (9223372036854775807L, -9223372036854775807L - 1L))"
 
 
-def of_staging(
-    lake: LakeBase,
-    spec: StagingSpec,
-    seen: Sequence[Reason],
-    *,
-    has_rejects: bool,
-    is_reread: bool = False,
-    is_whole: bool = False,
-) -> tuple[Reason, ...]:
-    """Store and return the reasons after a step.
-
-    Args:
-        lake: the lake.
-        spec: the staging table.
-        seen: the reasons that the step saw.
-        has_rejects: whether the step rejected records, or absorbed rejected ones.
-        is_reread: whether it read all records.
-        is_whole: whether it also took no columns from the table, so that it saw when they appeared.
-    """
-    loaded = lake.table(spec.table)
-    stored, columns = stored_in(loaded), {f.name for f in loaded.schema().fields}
-    kept = [r for r in stored if r.kind != "snapshot" and not (r.kind == "misfits" and is_reread)]
-    before = () if is_whole else kept
-    reasons = [
-        r
-        for r in dict.fromkeys((*before, *seen))
-        if r.kind != "rejected" and _is_undeclared(r, spec) and columns.issuperset(r.columns)
-    ]
-    if has_rejects or any(r.kind == "rejected" for r in stored):
-        count = rejected_records(lake, spec.raw, str(spec.source_table))
-        reasons += [rejected(count)] if count else []
-    if reasons or stored:
-        store(lake, spec.table, reasons)
-    return tuple(reasons)
-
-
-def _is_undeclared(reason: Reason, spec: StagingSpec) -> bool:
-    """Whether the declaration does not say otherwise."""
-    if reason.kind == "generated":
-        return reason.columns[0] not in spec.not_renamed
-    if reason.kind != "rename":
-        return True
-    old, new = (spec.rename.get(c, c) for c in reason.columns)
-    return old != new and reason.columns[0] not in spec.not_renamed
-
-
-def only_read(lake: LakeBase, spec: StagingSpec, left_out: Sequence[str], *, is_whole: bool) -> list[str]:
-    """Return the columns that snapshots have and no change has; the others of them were dropped.
-
-    Each column is looked up once, when it is first left out.
-
-    Args:
-        lake: the lake.
-        spec: the staging table, which holds the events.
-        left_out: columns that the newest records do not have.
-        is_whole: whether all records were read again, so that earlier look-ups do not count.
-    """
-    loaded = lake.table(spec.table)
-    stored = json.loads(loaded.properties.get(LEFT_OUT_PROPERTY, "[]"))
-    existing = {f.name for f in loaded.schema().fields}
-    new = [c for c in left_out if c in existing and (is_whole or c not in stored)]
-    if not new:
-        return []
-    looks = [
-        f"coalesce(bool_or({quote(c)} IS NOT NULL AND {quote(OP)} {sign} {literal(READ)}), false)"
-        for c in new
-        for sign in ("=", "<>")
-    ]
-    found = iter(lake.spark().table(lake.sql_name(spec.table)).selectExpr(*looks).collect()[0])
-    set_properties(lake, spec.table, {LEFT_OUT_PROPERTY: json.dumps(sorted({*stored, *new}))})
-    return [c for c, is_read, is_changed in zip(new, found, found, strict=True) if is_read and not is_changed]
-
+# --- final tables -----------------------------------------------------------------------------------------------
 
 # Kinds of reasons that a final table sees itself. Those of events are counted over all steps.
 _OF_FINAL = ("deletes", "log", "snapshot", "copies")
 _COUNTED = {"deletes": deletes_without_row, "log": set_back}
 _NONE = Reason("", "")
-
-
-# --- final tables -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -337,9 +258,7 @@ def of_final(
 
     Args:
         lake: the lake.
-        table: the final table.
-        staging: its staging table.
-        columns: its columns.
+        table, staging, columns: the final table, its staging table and its columns.
         seen: the reasons that the step saw; counts of earlier steps are added.
         is_new: whether the step created or replaced the table.
         shows_times: whether its rows have the times of changes.

@@ -16,7 +16,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import Parsed
 from lake_assets.ingest.records.record_plans import key_changed
-from lake_assets.ingest.staging.rereading import properties_of
+from lake_assets.ingest.staging.due_records import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
@@ -31,7 +31,7 @@ from lake_assets.tables.writing.table_ddl import (
     replace_table,
     sort_files,
 )
-from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY
+from lake_assets.tables.writing.table_state import KEY_PROPERTY
 
 SOURCE_TABLE_PROPERTY = "lake-assets.source-table"
 PARTITIONED_BY = f"days({ARRIVED_AT})"
@@ -43,12 +43,7 @@ def source_of(table: Table) -> str | None:
 
 
 def check_source(spec: StagingSpec, table: Table | None) -> None:
-    """Raise TableClaimedError if a source table's name in the lake belongs to something else.
-
-    Args:
-        spec: the staging table as it is declared.
-        table: the existing table of that name, if any.
-    """
+    """Raise TableClaimedError if a source table's name in the lake belongs to something else."""
     advice = f"Declare another `name` for {spec.source_table}, or `exclude` it from the stream"
     if spec.refused:
         raise TableClaimedError(f"no table is created for {spec.source_table} of {spec.raw}: {spec.refused}. {advice}")
@@ -66,25 +61,22 @@ class Prepared:
 
     Attributes:
         table: the table.
+        types: its columns with their types.
         changes: the changes of its columns.
         settings: table properties to set with the batch.
     """
 
     table: Table
+    types: Mapping[str, str]
     changes: tuple[Change, ...]
     settings: Mapping[str, str]
 
 
 def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataFrame, parsed: Parsed) -> Prepared:
-    """Create the table, or evolve its columns. After a kill in between, the next run continues from the state of the
-    table.
+    """Create the table, or evolve its columns for new events.
 
-    Args:
-        lake: the lake.
-        spec: the table.
-        before: the table as the step found it; None: it does not exist.
-        rows: its events, with or without the column `BAD`.
-        parsed: the parsed batch.
+    After a kill in between, the next run continues from the state of the table. `before` is the table as the step found
+    it; the rows may have the column `BAD`.
 
     Raises:
         ConcurrentWriteError: another run has changed or created the table meanwhile.
@@ -92,7 +84,7 @@ def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataF
         SchemaConflictError: a column cannot be widened to its new type.
     """
     key, columns = parsed.key, columns_in(rows)
-    settings = {**properties_for(spec, parsed), **({KEY_PROPERTY: json.dumps(key)} if key else {})}
+    settings = {**properties_of(spec, parsed.key_set), **({KEY_PROPERTY: json.dumps(key)} if key else {})}
     if before is None:
         # After a kill in between, the table lacks its sort order, which only affects the order of rows in files.
         create(lake, spec.table, columns, pipeline=spec.pipeline, key=key,
@@ -115,7 +107,8 @@ def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataF
             alter(lake, spec.table, Change("add", change.column, change.type))
         elif change.kind != "fold":
             alter(lake, spec.table, change)
-    return Prepared(loaded_again(lake, spec.table, before), (*changes, *more), settings)
+    now = loaded_again(lake, spec.table, before)
+    return Prepared(now, columns_of(lake, spec.table), (*changes, *more), settings)
 
 
 def rename_columns(lake: LakeBase, spec: StagingSpec) -> list[Change]:
@@ -133,47 +126,24 @@ def rename_columns(lake: LakeBase, spec: StagingSpec) -> list[Change]:
     return renames
 
 
-def has_former_names(spec: StagingSpec, table: Table | None) -> bool:
-    """Whether a declared rename of a column is not applied yet, or no snapshot has its new name."""
-    snapshot = table.current_snapshot() if table is not None else None
-    if table is None or snapshot is None or snapshot.schema_id is None:
-        return False
-    columns = {f.name for f in table.schemas()[snapshot.schema_id].fields}
-    return any(old in columns and new not in columns for old, new in spec.rename.items())
-
-
 def make(
-    lake: LakeBase,
-    spec: StagingSpec,
-    rows: DataFrame,
-    parsed: Parsed,
-    marks: Watermarks,
-    settings: Mapping[str, str],
+    lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Watermarks, settings: Mapping[str, str]
 ) -> None:
-    """Create the table from its first events.
-
-    Args:
-        lake: the lake.
-        spec: the table.
-        rows: its events, without rejects.
-        parsed: the parsed batch.
-        marks: the watermarks that the commit carries.
-        settings: further table properties.
+    """Create the table from its first events, in one commit with the watermarks and properties.
 
     Raises:
         ConcurrentWriteError: another run has created it meanwhile.
     """
-    own = {SOURCE_TABLE_PROPERTY: str(spec.source_table), **properties_for(spec, parsed), **spec.properties, **settings}
+    own = {
+        SOURCE_TABLE_PROPERTY: str(spec.source_table),
+        **properties_of(spec, parsed.key_set),
+        **spec.properties,
+        **settings,
+    }
     definition = definition_of(spec.pipeline, parsed.key, own)
     replace_table(
         lake, spec.table, rows, marks, definition, before=None, sort_by=parsed.key, partitioned_by=PARTITIONED_BY
     )
-
-
-def properties_for(spec: StagingSpec, parsed: Parsed) -> dict[str, str]:
-    """Return the properties that later steps need to read the table's records."""
-    key_set = {KEY_SET_PROPERTY: json.dumps(parsed.key_set)} if parsed.key_set else {}
-    return {**key_set, **properties_of(spec, parsed.key_set)}
 
 
 def columns_in(rows: DataFrame) -> dict[str, str]:

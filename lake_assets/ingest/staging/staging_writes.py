@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from lake_assets.errors import RebuildError, RecordsGoneError
-from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, SEQUENCE
+from lake_assets.formats.event_model import DELETE, INDEX, MISFITS, OP, POSITION, SEQUENCE
 from lake_assets.formats.sequences import ORDINALS
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
@@ -29,16 +29,15 @@ from lake_assets.ingest.records.sequence_kinds import (
     to_property,
     with_unplaced,
 )
-from lake_assets.ingest.staging.rereading import generation_of
+from lake_assets.ingest.staging.due_records import generation_of, properties_of
+from lake_assets.ingest.staging.exactness import at_limit
 from lake_assets.ingest.staging.staging_columns import (
     PARTITIONED_BY,
     Prepared,
     columns_in,
     make,
     prepare,
-    properties_for,
 )
-from lake_assets.ingest.staging.staging_rejects import batch_stats, event_counts, record_rejects, records_in
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks
@@ -46,7 +45,7 @@ from lake_assets.tables.pending_windows import head_of, known_marks
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_frames import observed
 from lake_assets.tables.writing.branch_writer import insert
-from lake_assets.tables.writing.table_ddl import columns_of, key_in, replace_table
+from lake_assets.tables.writing.table_ddl import key_in, replace_table
 from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, KEY_PROPERTY, ORDER_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter
 
@@ -81,12 +80,17 @@ class Written:
         return details
 
 
+def _records_in(rejected: Sequence[Row]) -> int:
+    """Return the number of records that rejects, each with its `position`, belong to: a record may hold many events."""
+    return len({r["position"] for r in rejected})
+
+
 def _written(
     events: int, bad: Sequence[Row], changes: Sequence[Change], stats: Mapping[str, Any], parsed: Parsed
 ) -> Written:
-    """Return what was written; `stats` are the results of `event_counts`."""
+    """Return what was written; `stats` are the results of `_event_counts`."""
     saturated = tuple(c for i, c in enumerate(parsed.saturating) if stats[f"saturated{i}"])
-    return Written(events, records_in(bad), tuple(bad), tuple(changes), stats["misfits"], saturated)
+    return Written(events, _records_in(bad), tuple(bad), tuple(changes), stats["misfits"], saturated)
 
 
 class _UnusualError(Exception):
@@ -126,8 +130,8 @@ class StagingWriter:
         assert parsed.rows is not None
         lake, spec = self.lake, self.spec
         prepared = prepare(lake, spec, self.before, parsed.rows, parsed)
-        seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
-        good = observed(look.at(parsed.rows), seen, *event_counts(parsed.rows, parsed), *look.columns)
+        seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec, self.before))
+        good = observed(look.at(parsed.rows), seen, *_event_counts(parsed.rows, parsed), *look.columns)
         writer = self._writer(prepared)
         rows = _with_table_columns(writer.types, good.where(F.col(BAD).isNull()), parsed.rows.columns)
         rejected: list[Row] = []
@@ -137,17 +141,15 @@ class StagingWriter:
                 raise _UnusualError
             kind = look.kind_from(seen)
             if seen.get["bad"] or parsed.refused is not None:
-                rejected.extend(record_rejects(lake, spec, parsed.rows, parsed, self.records))
+                rejected.extend(self._record_rejects(parsed.rows, parsed))
             return self._ordered_by(kind)
 
         again = replace(self, before=prepared.table)
         try:
             writer.append(rows, before_publishing)
-        except _UnusualError:
-            written = again.append(parsed.complete)
-            return replace(written, changes=(*prepared.changes, *written.changes))
-        except MixedKindsError:
-            written = again.merge(parsed.complete)
+        except (_UnusualError, MixedKindsError) as e:
+            rewrite = again.append if isinstance(e, _UnusualError) else again.merge
+            written = rewrite(parsed.complete)
             return replace(written, changes=(*prepared.changes, *written.changes))
         events = seen.get["events"] - seen.get["bad"]
         return _written(events, rejected, prepared.changes, seen.get, parsed)
@@ -166,17 +168,13 @@ class StagingWriter:
             _merge(writer, good, stats["first"], stats["last"], moves=parsed.has_tombstones)
             return list(prepared.changes)
 
-        return self._split_and_write(parsed, kind_of(self.lake, self.spec), write)
+        return self._split_and_write(parsed, kind_of(self.lake, self.spec, self.before), write)
 
     def replace(self, parsed: Parsed, *, is_fresh: bool) -> Written:
         """Replace the table by the events of all records, in one commit.
 
         The same commit raises the table's generation, which tells tables downstream to read all of it: events may have
         disappeared, and a window of new events does not show that.
-
-        Args:
-            parsed: the events of all records about the table.
-            is_fresh: whether it gets the columns and key of the records, ignoring those it has.
 
         Raises:
             RecordsGoneError: the raw table no longer holds the records of all events in the table.
@@ -192,7 +190,7 @@ class StagingWriter:
                 return None
             properties = {
                 **spec.properties,
-                **properties_for(spec, parsed),
+                **properties_of(spec, parsed.key_set),
                 KEY_PROPERTY: json.dumps(key),
                 GENERATION_PROPERTY: str(generation_of(table) + 1),
                 **settings,
@@ -212,14 +210,14 @@ class StagingWriter:
         if written.events is None:
             write(lake.spark().table(lake.sql_name(spec.table)).limit(0), None, {})
             written = replace(written, events=0)
-        rejects.forget_others(lake, spec.raw, str(spec.source_table), [r["position"] for r in written.bad])
+        self.forget_rejects_but(written)
         return written
 
     def _writer(self, prepared: Prepared, settings: Mapping[str, str] | None = None) -> TableWriter:
-        table = self.spec.table
-        types = columns_of(self.lake, table)
         all_settings = {**prepared.settings, **(settings or {})}
-        return TableWriter(self.lake, table, prepared.table, types, self.marks, settings=all_settings)
+        return TableWriter(
+            self.lake, self.spec.table, prepared.table, prepared.types, self.marks, settings=all_settings
+        )
 
     def _ordered_by(self, kind: Kind | None) -> dict[str, str]:
         """Return the table property that stores the kind of the table's order."""
@@ -238,10 +236,10 @@ class StagingWriter:
         Args:
             parsed: the events.
             kind: what the earlier events are ordered by; None: there are none, or the format has one kind only.
-            write: called with the good events, `batch_stats` and table properties to set; returns the column changes,
+            write: called with the good events, `_batch_stats` and table properties to set; returns the column changes,
                 or None if there was nothing to write.
         """
-        lake, spec = self.lake, self.spec
+        spec = self.spec
         rows = parsed.rows.persist() if parsed.rows is not None else None
         found, sql = kind, kind_sql(spec)
         try:
@@ -250,21 +248,77 @@ class StagingWriter:
                 if found and (kind or found.name.startswith(ORDINALS)):
                     check_one_changelog(rows, sql, found, spec)
                 rows = with_unplaced(rows, sql, found) if found else rows
-            stats = batch_stats(rows, parsed)
+            stats = _batch_stats(rows, parsed)
             if stats and stats["bad"] and parsed.read_completely:
                 return self._split_and_write(parsed.complete, kind, write)
             bad: list[Row] = []
             if (stats and stats["bad"]) or parsed.refused is not None:
-                bad = record_rejects(lake, spec, rows, parsed, self.records)
+                bad = self._record_rejects(rows, parsed)
             changes = None
             if rows is not None and stats is not None:
                 changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats, self._ordered_by(found))
             if stats is None or changes is None:
-                return Written(None, records_in(bad), tuple(bad))
+                return Written(None, _records_in(bad), tuple(bad))
             return _written(stats["events"] - stats["bad"], bad, changes, stats.asDict(), parsed)
         finally:
             if parsed.rows is not None:
                 parsed.rows.unpersist()
+
+    def _record_rejects(self, rows: DataFrame | None, parsed: Parsed) -> list[Row]:
+        """Write unreadable records and events to the table of rejects; return `position` and `reason` of each.
+
+        Raises:
+            RejectedLimitError: there are more than declared. Nothing is written.
+        """
+        spec, reason = self.spec, F.left(F.col(BAD), F.lit(2_000)).alias("reason")
+        parts: list[DataFrame] = []
+        if rows is not None:
+            bad = rows.where(F.col(BAD).isNotNull())
+            parts.append(bad.select(F.col(POSITION).alias("position"), F.col(INDEX).alias("event_index"), reason))
+        if parsed.refused is not None:
+            parts.append(parsed.refused.select("position", F.lit(0).alias("event_index"), reason))
+        if not parts:
+            return []
+        rejected = parts[0].unionAll(parts[1]) if len(parts) > 1 else parts[0]
+        reasons = rejected.select("position", "reason").orderBy("position").collect()
+        if reasons:
+            count, every, why = _records_in(reasons), self.records.count(), reasons[0]["reason"]
+            rejects.check_limit(str(spec.table), spec.max_rejected, count, every, why)
+            texts = self.records.select("position", "record", "source_file", "source_line", "arrived_at")
+            first, last = reasons[0]["position"], reasons[-1]["position"]
+            described = rejected.join(texts, "position")
+            rejects.reject(self.lake, spec.raw, str(spec.source_table), described, first, last)
+        return reasons
+
+    def forget_rejects_but(self, written: Written) -> None:
+        """Remove rejects of earlier readings of the same records, perhaps by another declaration."""
+        positions = [r["position"] for r in written.bad]
+        rejects.forget_others(self.lake, self.spec.raw, str(self.spec.source_table), positions)
+
+
+def _batch_stats(rows: DataFrame | None, parsed: Parsed) -> Row | None:
+    """Return counts, and the first and last position, of a batch; None if it holds no event."""
+    if rows is None:
+        return None
+    stats = rows.agg(
+        *_event_counts(rows, parsed),
+        F.min(POSITION).alias("first"),
+        F.max(POSITION).alias("last"),
+    ).collect()[0]
+    return stats if stats["events"] else None
+
+
+def _event_counts(rows: DataFrame, parsed: Parsed) -> list[Column]:
+    """Return the aggregates `events`, `bad` (events to reject), `misfits` (events with values that do not fit) and
+    `saturated0`, ... (whether a value of a column of `parsed.saturating` stands for one beyond the type)."""
+    limits = (f"coalesce(bool_or({BAD} IS NULL AND {at_limit(quote(c))}), false)" for c in parsed.saturating)
+    misfits = f"{BAD} IS NULL AND {MISFITS} IS NOT NULL" if MISFITS in rows.columns else "false"
+    return [
+        F.count(F.lit(1)).alias("events"),
+        F.count(BAD).alias("bad"),
+        F.expr(f"count_if({misfits}) AS misfits"),
+        *(F.expr(f"{limit} AS saturated{i}") for i, limit in enumerate(limits)),
+    ]
 
 
 def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: DataFrame) -> None:

@@ -1,0 +1,324 @@
+"""The step of a staging table: the typed change events of one source table, each stored exactly once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.capture import capture
+from lake_assets.errors import RecordsGoneError
+from lake_assets.formats.event_model import POSITION
+from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.raw_tables import arrived
+from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
+from lake_assets.ingest.records.parsing import Parsed, parse
+from lake_assets.ingest.staging.due_records import (
+    IN_PLACE_PROPERTY,
+    DueRecords,
+    about,
+    carries_both,
+    doubled,
+    in_place,
+    pending_of,
+    reason_to_reread,
+    retyped,
+    spelled,
+)
+from lake_assets.ingest.staging.exactness import details_of, renamed_in_place
+from lake_assets.ingest.staging.staging_columns import check_source, projection, rename_columns
+from lake_assets.ingest.staging.staging_exactness import add_reasons, store_reasons
+from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
+from lake_assets.ingest.staging.tombstone_events import with_deletes
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.rows_in_memory import rows_in_memory
+from lake_assets.tables.batch_limits import cut_unless_rebuilt, left_behind
+from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.pending_windows import Window, head_of, known_marks
+from lake_assets.tables.published import published
+from lake_assets.tables.schema_changes import routed
+from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
+from lake_assets.tables.table_step import REQUESTED, EmptySources, TableStep, loaded
+from lake_assets.tables.writing.publication import loaded_again
+from lake_assets.tables.writing.table_ddl import key_in, key_set_of
+from lake_assets.tables.writing.table_writer import TableWriter
+
+if TYPE_CHECKING:
+    from lake_assets.models.steps.snapshot_pins import SnapshotPins
+
+
+@dataclass(frozen=True)
+class StagingStep(TableStep[StagingSpec]):
+    """Parsing: the typed change events of one source table."""
+
+    has_rejects: ClassVar[bool] = True
+    empty_sources: ClassVar[EmptySources] = "ignored"
+
+    @property
+    def written_tables(self) -> tuple[TableId, ...]:
+        """The staging table, and the rejects of its raw table."""
+        return self.spec.table, rejects.rejected_of(self.spec.raw)
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return the window of the raw table, from the first commit with records for this table."""
+        return [pending_of(self.spec, table, raw)[0] for raw in sources.values()]
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return the batch, or the whole window if every record is read again."""
+        windows = [(pending_of(self.spec, table, raw), raw) for raw in sources.values()]
+        return [cut_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in windows]
+
+    def due(self, lake: LakeBase, *, rebuild: bool) -> DueRecords | Outcome:
+        """Return the records to read, or the outcome if there is nothing to do.
+
+        The window may be empty: then only columns are due to be renamed.
+        """
+        found = loaded(lake, self.spec)
+        if isinstance(found, Outcome):
+            return found
+        name, table, raw = str(self.spec.table), found.table, found.sources[self.spec.raw]
+        check_source(self.spec, table)
+        spec, rebuild = spelled(self.spec, table), rebuild and table is not None
+        if rebuild:
+            window, reread = Window(spec.raw, None, head_of(raw)), REQUESTED
+        else:
+            window, reread = pending_of(spec, table, raw)
+        window = cut_unless_rebuilt(window, reread, raw, spec.batch)
+        due = DueRecords(lake, spec, table, raw, window, reread or "", rebuild)
+        if why := due.reason_to_wait():
+            return Outcome(name, "waiting", why=why)
+        if not window.is_absorbed and window.head.snapshot is not None:
+            return due.after_rollback()
+        if table is None:
+            return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
+        return Outcome(name, "nothing")
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+        """Append the events of new records; see `stage`."""
+        return self.stage(lake, rebuild=rebuild)
+
+    def stage(self, lake: LakeBase, *, rebuild: bool = False) -> Outcome:
+        """Append the events of new raw records of this source table; reject records that cannot be read.
+
+        Raises:
+            TableReplacedError: the raw table was replaced by another one.
+            RecordsGoneError: all records have to be read again, and raw no longer holds some of them. Nothing is
+                written.
+            RebuildError: there is no event to rebuild the table from. Nothing is written.
+            RejectedLimitError: more records than declared cannot be read. Nothing is written.
+            SchemaConflictError: a column cannot be widened to its new type in the stream. Nothing is written.
+            TableClaimedError: the table belongs to another pipeline or another source table.
+        """
+        began = time.monotonic()
+        due = self.due(lake, rebuild=rebuild)
+        if isinstance(due, Outcome):
+            return due
+        spec, table, name = due.spec, due.table, str(due.spec.table)
+        if due.window.is_empty:
+            assert table is not None
+            return _renamed(lake, spec, table, began)
+        if due.unites and table is not None and carries_both(lake, spec, table):
+            return self._united_in_place(lake, spec, table)
+        marks = due.marks
+        try:
+            absorbed, parsed, written = _write_events(due)
+        except RecordsGoneError:
+            if table is None or not due.unites:
+                raise
+            return self._united_in_place(lake, spec, table)
+        details = written.details() | left_behind(due.window)
+        exists = lake.exists(spec.table)
+        if exists:
+            is_reread = bool(due.reread)
+            reasons = store_reasons(lake, spec, parsed, written, is_reread=is_reread, is_whole=due.is_whole)
+            details |= details_of(reasons)
+        if written.events is None and not exists:
+            if due.window.left:
+                # Without a table there is no watermark, so the next run would read the same batch again.
+                return replace(self, spec=replace(spec, batch=spec.batch.doubled)).stage(lake)
+            why = "no event of it could be read" if written.rejected else "no event has arrived yet"
+            return Outcome(name, "waiting", (absorbed,), why=f"{spec.source_table}: {why}", details=details)
+        if written.events is None:
+            assert table is not None
+            TableWriter(lake, spec.table, table, {}, marks).nothing()
+            return Outcome(
+                name, "absorbed", (absorbed,), strategy="append", why="no events of this table",
+                seconds=time.monotonic() - began, details=details,
+            )  # fmt: skip
+        strategy, why = due.described
+        return published(
+            lake, spec.table, (absorbed,), strategy=strategy, why=why, began=began, marks=marks, details=details
+        )
+
+    def replay(self, lake: LakeBase) -> Outcome:
+        """Read the table's rejected records again, and absorb those that can be read now.
+
+        Raises:
+            ConcurrentWriteError: another writer was quicker; nothing is lost, run again.
+        """
+        began, name, source = time.monotonic(), str(self.spec.table), str(self.spec.source_table)
+        listed = rejects.listed_of(lake, self.spec.raw, source)
+        if listed is None or not lake.exists(self.spec.raw):
+            return Outcome(name, "nothing")
+        before = listed.select("position").distinct().persist()
+        try:
+            if not before.count():
+                return Outcome(name, "nothing")
+            table = lake.find(self.spec.table)
+            check_source(self.spec, table)
+            spec = spelled(self.spec, table)
+            if table is None or reason_to_reread(spec, table):
+                # All records have to be read anyway, not only the rejected ones.
+                return self._replayed_by_rereading(lake, {r["position"] for r in before.collect()})
+            raw = about(lake.spark().table(lake.sql_name(spec.raw)), spec)
+            records = _with_later_tombstones(spec, raw, raw.join(F.broadcast(before), "position", "left_semi"), before)
+            # They were within the limit of their batch: records that still cannot be read must not block the others.
+            unlimited = replace(spec, max_rejected=None)
+            parsed = parse(records, unlimited, *_known(lake, unlimited, table))
+            parsed = with_deletes(lake, unlimited, parsed, is_whole=False)
+            written = StagingWriter(lake, unlimited, table, records, None).merge(parsed)
+            # A record is no longer rejected once all of its events are in staging.
+            bad = {r["position"] for r in written.bad}
+            good = [r["position"] for r in before.collect() if r["position"] not in bad]
+        finally:
+            before.unpersist()
+        if written.events is None:
+            good = []
+        if good:
+            rejects.forget(lake, spec.raw, source, good)
+        store_reasons(lake, spec, None, replace(written, rejected=max(1, written.rejected)))
+        return Outcome(
+            name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
+            why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
+            details=written.details(),
+        )  # fmt: skip
+
+    def _replayed_by_rereading(self, lake: LakeBase, before: set[int]) -> Outcome:
+        """Absorb all records again; `before`: positions of the rejected ones."""
+        spec, outcome = self.spec, self.stage(lake)
+        if not lake.exists(spec.table):
+            return replace(outcome, status="nothing")
+        spark, listed = lake.spark(), rejects.listed_of(lake, spec.raw, str(spec.source_table))
+        assert listed is not None
+        bad = before & {r["position"] for r in listed.select("position").collect()}
+        good = rows_in_memory(spark, [(p,) for p in sorted(before - bad)], f"{POSITION} bigint")
+        events = spark.table(lake.sql_name(spec.table)).join(F.broadcast(good), POSITION, "left_semi")
+        why = f"{len(before - bad)} records can be read now, {len(bad)} cannot; {outcome.why}"
+        return replace(outcome, inserted=events.count(), deleted=0, why=why)
+
+    def _united_in_place(self, lake: LakeBase, spec: StagingSpec, table: Table) -> Outcome:
+        """Keep both columns of a declared rename, which tables downstream read as one, and go on with new records."""
+        kept = in_place(table) | doubled(spec, table)
+        # The commit tells tables downstream that a step is due.
+        _commit_nothing(lake, spec.table, table, {IN_PLACE_PROPERTY: json.dumps(kept)})
+        inexact = add_reasons(lake, spec, [renamed_in_place(old, new, str(spec.raw)) for old, new in kept.items()])
+        outcome = self.stage(lake)
+        why = f"{spec.raw} cannot be read again for `rename`: columns stay apart"
+        return replace(
+            outcome, status="absorbed", strategy=outcome.strategy or "none",
+            why="; ".join(filter(None, (why, outcome.why))), details=outcome.details | details_of(inexact),
+        )  # fmt: skip
+
+
+def _renamed(lake: LakeBase, spec: StagingSpec, table: Table, began: float) -> Outcome:
+    """Give columns their declared names, without new records."""
+    changes = rename_columns(lake, spec)
+    # The commit makes tables downstream follow; they read the columns that the snapshot has.
+    _commit_nothing(lake, spec.table, table)
+    why, written = "columns were renamed (`rename`)", Written(0, 0, changes=tuple(changes))
+    details = written.details() | details_of(store_reasons(lake, spec, None, written))
+    seconds = time.monotonic() - began
+    return Outcome(str(spec.table), "absorbed", strategy="none", why=why, seconds=seconds, details=details)
+
+
+def _commit_nothing(lake: LakeBase, name: TableId, before: Table, settings: Mapping[str, str] | None = None) -> None:
+    """Commit table properties, and changes of the columns, that tables downstream have to follow."""
+    now = loaded_again(lake, name, before)
+    TableWriter(lake, name, now, {}, known_marks(now), settings=settings or {}).nothing()
+
+
+# --- reading and writing ----------------------------------------------------------------------------------------
+
+
+def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
+    """Read the records, and write their events."""
+    lake, spec, table, window = due.lake, due.spec, due.table, due.window
+    # Many source tables may share a raw table: settings depend on the number of records about this one.
+    own_rows = arrived(due.raw, window.start, window.head.snapshot, spec.source_table)
+    with (
+        capture(lake, spec.raw, window.start, window.head.snapshot) as captured,
+        tuned_for(lake, (), captured, own_rows),
+    ):
+        # After a rollback, or after records were routed again, the window holds rows that were absorbed before.
+        is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
+        captured_rows = in_one_piece(captured.upserts(lake.spark()), captured, own_rows)
+        records = about(captured_rows, spec)
+        # Schemas are only shared if every record counts.
+        counts_all = not spec.start and (due.reread or not window.lost)
+        schemas = _schemas(due, captured_rows) if counts_all and is_small(captured) else None
+        if window.lost and not due.reread:
+            records, is_new = due.without_absorbed(records), False
+        # A large batch is read completely at once: planning hardly counts there, and reading it twice would.
+        is_little = is_small(captured, own_rows)
+        is_reread = bool(due.reread)
+        known = _known(lake, spec, None if due.is_whole else table, is_reread=is_reread)
+        parsed = parse(records, spec, *known, schemas_by_source=schemas, is_usual=is_little)
+        parsed = with_deletes(lake, spec, parsed, is_whole=is_reread)
+        writer = StagingWriter(lake, spec, table, records, due.marks)
+        if due.reread:
+            written = writer.replace(parsed, is_fresh=due.is_fresh)
+        elif is_new and writer.may_append(parsed, is_little):
+            written = writer.append(parsed)
+        else:
+            written = writer.merge(parsed)
+        if table is None and written.events is not None:
+            # Earlier runs without a table read the same records.
+            writer.forget_rejects_but(written)
+        return Absorbed.of(str(spec.raw), captured), parsed, written
+
+
+def _schemas(due: DueRecords, records: DataFrame) -> BySource | None:
+    """Return the schemas of all records of a small window, shared with the steps of the stream's other tables.
+
+    In a big window, each table reads its own records only: they are stored together, and the others are skipped.
+    """
+    spec, window = due.spec, due.window
+    assert window.head.snapshot is not None
+    key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, f"{spec.format} {spec.layout or ''}")
+    return shared_schemas(key, lambda: find_schemas(records.where("source_table IS NOT NULL"), spec.reader))
+
+
+def _known(
+    lake: LakeBase, spec: StagingSpec, table: Table | None, *, is_reread: bool = False
+) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+    """Return the columns, the key, and the one of several declared keys, of a table that more records are read for."""
+    if table is None:
+        return {}, (), ()
+    # With the declared names, so that an event that uses the new name does not count as leaving the column out.
+    projected = projection(lake, spec.table, spec.rename)
+    columns = {spec.rename.get(name, name): kind for name, (kind, _) in projected.items()}
+    if is_reread:
+        for name in retyped(spec, table):
+            columns = {c: kind for c, kind in columns.items() if c != name and c not in routed(name, columns)}
+    key_set = key_set_of(table, spec.keys, spec.rename) if spec.keys else ()
+    key = () if is_reread else tuple(spec.rename.get(k, k) for k in key_in(table))
+    return columns, key, key_set
+
+
+def _with_later_tombstones(spec: StagingSpec, raw: DataFrame, records: DataFrame, replayed: DataFrame) -> DataFrame:
+    """Return the replayed records and all later tombstones: the event before a tombstone gives it its place."""
+    tombstone = spec.reader.tombstone
+    if tombstone is None:
+        return records
+    first = replayed.agg(F.min("position")).collect()[0][0]
+    later = raw.where((F.col("position") > first) & F.expr(tombstone))
+    return records.unionByName(later.join(F.broadcast(replayed), "position", "left_anti"))
