@@ -16,6 +16,7 @@ from lake_assets.formats.event_model import (
 from lake_assets.formats.log_positions import FIELDS, position
 from lake_assets.formats.sequences import version
 from lake_assets.formats.types.text_types import Reading
+from lake_assets.lake.column_spelling import clashes
 from lake_assets.lake.names import literal, quote
 
 META = ("__source_", "__")  # prefixes of the fields that ExtractNewRecordState adds
@@ -59,7 +60,7 @@ class Texts:
     @classmethod
     def of(cls, *objects: Collection[str]) -> Texts:
         """Choose the form for objects with these fields."""
-        return cls(all(names and len({n.lower() for n in names}) == len(names) for names in objects))
+        return cls(all(names and not clashes(names) for names in objects))
 
     def type(self, names: Collection[str]) -> str:
         """Return the Spark SQL type of an object with these fields."""

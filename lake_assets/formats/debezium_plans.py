@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from lake_assets.errors import OrderUnknownError, UnsupportedEventError
@@ -26,7 +25,6 @@ from lake_assets.formats.event_model import (
     EventPlan,
     Hints,
 )
-from lake_assets.formats.format_base import lake_names
 from lake_assets.formats.types.connect_types import (
     read_as_text,
     read_declared,
@@ -35,15 +33,15 @@ from lake_assets.formats.types.connect_types import (
 from lake_assets.formats.types.inferred_types import (
     VOID,
     Inferred,
-    either,
     exact,
     hides_digits,
-    read_inferred,
+    read_fields,
     united,
     unmarked,
 )
 from lake_assets.formats.types.placeholders import any_placeholder, placeholders
-from lake_assets.formats.types.text_types import Reading, rare
+from lake_assets.formats.types.text_types import rare
+from lake_assets.lake.column_spelling import by_column, caseless, lake_names
 from lake_assets.lake.names import literal
 
 _NO_ORDER = (
@@ -130,28 +128,23 @@ def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
     kind = f"STRUCT<{of_key}value: {payload}>" if wrapped else payload
     at = "e.value"
     key_map = ("e.key.payload" if nested_key else "e.key") if of_key else None
-    all_fields, readings = row.fields, dict[str, Reading | None]()
+    all_fields = row.fields
     if not enveloped:
         row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not is_added(n)})
+    readings = read_fields(row.fields, hints)
     columns: dict[str, SourceColumn] = {}
-    for name, inferred in row.fields.items():
-        # Two names of one column, before and after a rename that changes only its case.
-        lake_name = hints.rename.get(name, name).lower()
-        if lake_name in columns:
-            columns[lake_name] = replace(columns[lake_name], spellings=(*columns[lake_name].spellings, name))
-            readings[name] = columns[lake_name].reading
-            continue
-        same_column = [i for n, i in row.fields.items() if hints.rename.get(n, n).lower() == lake_name]
-        readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same_column), hints)
-        if reading:
-            columns[lake_name] = SourceColumn(name, reading, any_placeholder(inferred.kind, hints.placeholder))
+    for lake_name, (name, *others) in by_column(row.fields, hints.rename).items():
+        if reading := readings[name]:
+            marks = any_placeholder(row.fields[name].kind, hints.placeholder)
+            # Other names of the column, before and after a rename that changes only its case.
+            columns[caseless(lake_name)] = SourceColumn(name, reading, marks, tuple(others))
     if hides_digits(all_fields, readings):
         columns = {n: replace(c, reading=unmarked(c.reading)) for n, c in columns.items()}
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
     lacks_value = {n: f"{objects.value(after, c.name)} IS NULL" for n, c in columns.items()}
-    keys = {hints.rename.get(k, k).lower() for k in key.fields} | {k.lower() for k in hints.key}
+    keys = {caseless(hints.rename.get(k, k)) for k in key.fields} | set(map(caseless, hints.key))
     # Names matter only if a value is missing, or may be present under two names.
     needs_names = _lacks_any(lacks_value, keys, f"{inner}.op" if enveloped else "")
     needs_names = "true" if any(c.spellings for c in columns.values()) else needs_names

@@ -1,9 +1,9 @@
-"""What all formats share: defaults of `EventFormat`, names of columns, decoding of JSON."""
+"""What all formats share: defaults of `EventFormat`, checks of names, decoding of JSON."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -150,50 +150,6 @@ def _is_deep(record: Any, depth: int) -> bool:
         if not level:
             return False
     return True
-
-
-def lake_names(columns: Iterable[str], rename: Mapping[str, str]) -> dict[str, str]:
-    """Return names in the lake by source name.
-
-    Raises:
-        UnsupportedEventError: two columns would have the same name (names in the lake ignore case).
-    """
-    names = {c: rename.get(c, c) for c in columns}
-    by_name: dict[str, list[str]] = {}
-    for source, name in names.items():
-        by_name.setdefault(name.lower(), []).append(source)
-    if shared := [sources for sources in by_name.values() if len(sources) > 1]:
-        conflicts = "; ".join(" and ".join(sources) for sources in shared)
-        raise UnsupportedEventError(
-            f"columns {conflicts} share one name in the lake, which ignores case: declare another name for one of "
-            "them (`rename`)"
-        )
-    return names
-
-
-class LakeNames(Mapping[str, str]):
-    """Names in the lake by source name: the declared name, or else the existing spelling in the lake.
-
-    The lake ignores case: a source column called `Name` and later `name` is one column there.
-    """
-
-    def __init__(self, declared: Mapping[str, str], existing: Iterable[str]) -> None:
-        """
-        Args:
-            declared: declared names in the lake, by source name.
-            existing: existing names in the lake.
-        """
-        self.declared = dict(declared)
-        self._spelled = {name.lower(): name for name in existing}
-
-    def __getitem__(self, name: str) -> str:
-        return self.declared[name] if name in self.declared else self._spelled[name.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.declared)
-
-    def __len__(self) -> int:
-        return len(self.declared)
 
 
 def named(value: Any, what: str) -> str:

@@ -27,8 +27,8 @@ from lake_assets.formats.event_model import (
     Hints,
     SourceTable,
 )
-from lake_assets.formats.format_base import lake_names
 from lake_assets.formats.types.text_types import Reading, normal, read_text, widest
+from lake_assets.lake.column_spelling import by_column, caseless, lake_names
 from lake_assets.lake.names import literal
 
 # Matches every number outside of strings, to quote it: Spark's JSON functions read numbers with a fraction as doubles,
@@ -103,7 +103,7 @@ def key_of(batch_forms: Sequence[Form], hints: Hints) -> tuple[str, ...]:
     if hints.key:
         return _in_source(hints.key, names, hints)
     keys = {f.pk for f in batch_forms if f.pk}
-    in_lake = {tuple(sorted(hints.rename.get(k, k).lower() for k in key)) for key in keys}
+    in_lake = {tuple(sorted(caseless(hints.rename.get(k, k)) for k in key)) for key in keys}
     if len(in_lake) > 1:
         raise KeyChangedError(f"events of {hints.table} name different keys: {' and '.join(map(str, sorted(keys)))}")
     # Inserts may not name the key: old keys come with updates and deletes.
@@ -169,16 +169,10 @@ def plans(
 
 def _sources(batch_forms: Sequence[Form], hints: Hints) -> dict[str, list[str]]:
     """Return the source names of each column in the lake: two if a rename was declared, or changed only the case."""
-    sources: dict[str, list[str]] = {}
-    spelled: dict[str, str] = {}
+    names: dict[str, str] = {}
     for form in sorted(batch_forms, key=lambda f: -len(f.columns)):
-        lake_names(dict.fromkeys(n for n, _ in (*form.columns, *form.old)), hints.rename)
-        for source in dict.fromkeys(n for n, _ in (*form.columns, *form.old)):
-            name = hints.rename.get(source, source)
-            name = spelled.setdefault(name.lower(), name)
-            if source not in sources.setdefault(name, []):
-                sources[name].append(source)
-    return sources
+        names |= lake_names((n for n, _ in (*form.columns, *form.old)), hints.rename)
+    return by_column(names, hints.rename)
 
 
 Types = dict[str, list[str | None]]

@@ -14,10 +14,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats.event_model import Hints
 from lake_assets.formats.types.text_types import FLOATING, WHOLE, Reading, read_text, widest
+from lake_assets.lake.column_spelling import by_column
 from lake_assets.lake.names import literal
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]\w*|\d+|[<>(),:]|\s+|.")
@@ -128,6 +130,15 @@ def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None
         reading = read_text(existing)
         return _spelled_as_json(reading) if kind == "string" else reading
     return read_text(kind)
+
+
+def read_fields(fields: Mapping[str, Inferred], hints: Hints) -> dict[str, Reading | None]:
+    """Return how the values of each field are read; fields of one column in the lake are read alike."""
+    readings: dict[str, Reading | None] = {}
+    for names in by_column(fields, hints.rename).values():
+        common = reduce(either, (fields[n] for n in names))
+        readings |= {n: read_inferred(hints.rename.get(n, n), common, hints) for n in names}
+    return readings
 
 
 _NUMBER = literal(r"^-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?$")

@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 from lake_assets.formats.event_model import MISFITS
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.column_spelling import caseless
 from lake_assets.tables.schema_changes import formers, promotes, routed
 from lake_assets.tables.writing.table_ddl import key_set_of, types_in
 from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, PARTED_PROPERTY, READ_PROPERTY
@@ -37,7 +38,7 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
     if parted is not None:
         before = {spec.rename.get(k, k) for k in json.loads(parted)}
         now = key_set_of(table, spec.keys, spec.rename) if spec.keys else parted_by(spec, ())
-        if {k.lower() for k in before} != {k.lower() for k in now}:
+        if set(map(caseless, before)) != set(map(caseless, now)):
             return "another key is declared"
     if changed := retyped(spec, table):
         declared, undeclared = ([c for c in changed if (c in spec.types) is is_in] for is_in in (True, False))
