@@ -26,7 +26,7 @@ from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
 from lake_assets.formats.debezium_tombstones import plan_tombstone
 from lake_assets.formats.event_model import EventPlan, Hints, Keyed, Planned, Seen, SnapshotRow, SourceTable
-from lake_assets.formats.format_base import Format, named
+from lake_assets.formats.format_base import EventFormat, named
 from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION, upgraded
 from lake_assets.formats.nested_text import without_nested_text
 from lake_assets.formats.types.inferred_types import parse_schema
@@ -37,7 +37,7 @@ _WHOLE_SNAPSHOT = ("true", "first", "first_in_data_collection", *_LAST_ROW)
 _PLACE_OF_SNAPSHOT = ("lsn", "file", "pos", "commit_lsn", "scn")
 
 
-class Debezium(Format):
+class Debezium(EventFormat):
     """See the module."""
 
     numbered, transaction, stored, log = NUMBERED, TRANSACTION, STORED, LOG

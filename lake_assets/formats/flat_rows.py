@@ -39,7 +39,7 @@ from lake_assets.formats.event_model import (
     Seen,
     SourceTable,
 )
-from lake_assets.formats.format_base import Format, named
+from lake_assets.formats.format_base import EventFormat, named
 from lake_assets.formats.named_values import op_of
 from lake_assets.formats.row_layouts import ANY, LOAD, OPS, RowLayout, op_of_word, word_of
 from lake_assets.formats.sequences import FIRST, KIND, KIND_OF_FEED, STORED, not_placed, placed, version
@@ -86,7 +86,7 @@ class _Layout:
 
 
 @dataclass(frozen=True)
-class Rows(Format):
+class Rows(EventFormat):
     """See the module.
 
     Attributes:

@@ -18,7 +18,7 @@ from typing import Any
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.event_model import Hints, Planned, Seen, SourceTable
-from lake_assets.formats.format_base import Format, named
+from lake_assets.formats.format_base import EventFormat, named
 from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
 from lake_assets.formats.sequences import KIND, STORED, not_placed, placed
 from lake_assets.formats.types.postgres_types import read_postgres
@@ -33,7 +33,7 @@ _FIELDS = (
 )
 
 
-class Simplified(Format):
+class Simplified(EventFormat):
     """See the module."""
 
     stored, kind = STORED, KIND

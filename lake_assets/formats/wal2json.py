@@ -28,7 +28,7 @@ from lake_assets.formats.event_model import (
     Seen,
     SourceTable,
 )
-from lake_assets.formats.format_base import Format, named
+from lake_assets.formats.format_base import EventFormat, named
 from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
 from lake_assets.formats.types.postgres_types import read_postgres
 from lake_assets.formats.types.text_types import Reading
@@ -81,7 +81,7 @@ def _read(kind: str | None) -> Reading:
     return read_postgres(kind) if kind else Reading("string")
 
 
-class _Wal2Json(Format):
+class _Wal2Json(EventFormat):
     parsed: str
     events: str
 
