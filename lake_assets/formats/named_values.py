@@ -20,13 +20,18 @@ from lake_assets.formats.event_model import (
     INSERT,
     NO_OLD_ROW,
     NO_OP,
+    NO_PLACE,
     TRUNCATE,
     UPDATE,
     EventColumn,
     EventPlan,
     Hints,
+    Planned,
+    Seen,
     SourceTable,
 )
+from lake_assets.formats.format_base import EventFormat
+from lake_assets.formats.types.postgres_types import read_postgres
 from lake_assets.formats.types.text_types import Reading, normal, read_text, widest
 from lake_assets.lake.column_spelling import by_column, caseless, lake_names
 from lake_assets.lake.names import literal
@@ -114,57 +119,65 @@ def _in_source(key: tuple[str, ...], names: Iterable[str], hints: Hints) -> tupl
     return tuple(next((n for n in names if hints.rename.get(n, n) == k), k) for k in key)
 
 
-def plans(
-    parsed: str, events: str, batch_forms: Sequence[Form], hints: Hints, read: Callable[[str | None], Reading]
-) -> tuple[EventPlan, ...]:
-    """Return one plan, or several if the types of a column have no common type: each reads the events with its types.
+class NamedValues(EventFormat):
+    """Base of the formats of this form.
 
-    Args:
+    Attributes:
         parsed: SQL over `record` that returns `e`.
-        events: SQL over `e` that returns the array of `x`, only events of the table in `hints`.
-        batch_forms: all forms of the batch.
-        hints: what is known besides the records.
-        read: returns how a value is read, given its type as named by the events; None if they name no type.
+        events: SQL over `e` that returns the array of `x`.
+        no_place: see `EventPlan`.
     """
-    keys = tuple(dict.fromkeys(chain([key_of(batch_forms, hints)], (f.pk for f in batch_forms if f.pk))))
-    if hints.by_row:
-        keys = ((),)
-    sources = _sources(batch_forms, hints)
-    groups = _groups(batch_forms, sources, read, hints)
-    spelled = {source: name for name, all_sources in sources.items() for source in all_sources}
-    key = tuple(spelled.get(k, hints.rename.get(k, k)) for k in keys[0])
-    # A column may have had another name before: include all names of the key's columns.
-    keys = tuple(tuple(s for k in ks for s in sources.get(spelled.get(k, k), [k])) for ks in keys)
-    event_plans: list[EventPlan] = []
-    for i, types in enumerate(groups):
+
+    parsed: str
+    events: str
+    no_place: str = literal(NO_PLACE)
+
+    def read(self, kind: str | None) -> Reading:
+        """Return how a value is read, given its type as named by the events; None if they name no type."""
+        return read_postgres(kind) if kind else Reading("string")
+
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """See `EventFormat.plans`: several if the types of a column have no common type, each for its own types."""
+        batch_forms = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
+        events = f"filter({self.events}, x -> {about(hints.table)})"
+        keys = tuple(dict.fromkeys(chain([key_of(batch_forms, hints)], (f.pk for f in batch_forms if f.pk))))
+        if hints.by_row:
+            keys = ((),)
+        sources = _sources(batch_forms, hints)
+        groups = _groups(batch_forms, sources, self.read, hints)
+        spelled = {source: name for name, all_sources in sources.items() for source in all_sources}
+        key = tuple(spelled.get(k, hints.rename.get(k, k)) for k in keys[0])
+        # A column may have had another name before: include all names of the key's columns.
+        keys = tuple(tuple(s for k in ks for s in sources.get(spelled.get(k, k), [k])) for ks in keys)
         split = _whole_row_events(events, len(sources)) if hints.by_row else _key_change_events(events, keys)
-        columns = [
-            _column(name, sources[name], _reading(types[name], name, hints, read), name in key or hints.by_row)
-            for name in sources
-            if types.get(name)
-        ]
-        listed = {c.name for c in columns}
-        columns += [
-            _column(name, [name], Reading(kind, (f"CAST(NULL AS {kind})",)), name in key or hints.by_row)
-            for name, kind in hints.existing_columns.items()
-            if name not in listed
-        ]
-        event_plans.append(
-            EventPlan(
-                parsed=parsed,
-                op="e.op",
-                sequence="e.x.sequence",
-                event_time="e.x.time",
-                columns=tuple(columns),
-                key=key,
-                split=split,
-                where=_where(groups, sources, i) if len(groups) > 1 else None,
-                index="e.x.place * 2 + e.half",
-                no_op=NO_OLD_ROW if hints.by_row else NO_OP,
-                forms=tuple(frozenset(spelled[n] for n, _ in f.columns) for f in batch_forms if f.columns),
+        shapes = tuple(frozenset(spelled[n] for n, _ in f.columns) for f in batch_forms if f.columns)
+        event_plans: list[EventPlan] = []
+        for i, types in enumerate(groups):
+            readings = {name: _reading(types[name], name, hints, self.read) for name in sources if types.get(name)}
+            missing = {name: kind for name, kind in hints.existing_columns.items() if name not in readings}
+            readings |= {name: Reading(kind, (f"CAST(NULL AS {kind})",)) for name, kind in missing.items()}
+            columns = [
+                _column(name, [name] if name in missing else sources[name], reading, name in key or hints.by_row)
+                for name, reading in readings.items()
+            ]
+            event_plans.append(
+                EventPlan(
+                    parsed=self.parsed,
+                    op="e.op",
+                    sequence="e.x.sequence",
+                    event_time="e.x.time",
+                    columns=tuple(columns),
+                    key=key,
+                    split=split,
+                    where=_where(groups, sources, i) if len(groups) > 1 else None,
+                    index="e.x.place * 2 + e.half",
+                    no_op=NO_OLD_ROW if hints.by_row else NO_OP,
+                    forms=shapes,
+                    no_place=self.no_place,
+                )
             )
-        )
-    return tuple(event_plans)
+        schemas = tuple(dict.fromkeys(s.schema for s in seen))
+        return tuple(Planned(schemas, plan) for plan in event_plans)
 
 
 def _sources(batch_forms: Sequence[Form], hints: Hints) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ Sources: wal2json's README and source; recordings of version 2.5.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from lake_assets.errors import MalformedRecordError
@@ -23,15 +23,10 @@ from lake_assets.formats.event_model import (
     TRUNCATE,
     UPDATE,
     Boundary,
-    Hints,
-    Planned,
-    Seen,
     SourceTable,
 )
-from lake_assets.formats.format_base import EventFormat, named
-from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
-from lake_assets.formats.types.postgres_types import read_postgres
-from lake_assets.formats.types.text_types import Reading
+from lake_assets.formats.format_base import named
+from lake_assets.formats.named_values import OPS, NamedValues, numbers_as_text, op_of, shape
 from lake_assets.lake.names import literal
 
 _TEXTS = "ARRAY<STRING>"
@@ -77,23 +72,7 @@ _V2_SEQUENCE = (
 )
 
 
-def _read(kind: str | None) -> Reading:
-    return read_postgres(kind) if kind else Reading("string")
-
-
-class _Wal2Json(EventFormat):
-    parsed: str
-    events: str
-
-    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """See `EventFormat.plans`."""
-        batch_forms = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
-        events = f"filter({self.events}, x -> {about(hints.table)})"
-        schemas = tuple(dict.fromkeys(s.schema for s in seen))
-        return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, batch_forms, hints, _read))
-
-
-class Wal2JsonV1(_Wal2Json):
+class Wal2JsonV1(NamedValues):
     """Transactions: `{"nextlsn", "timestamp", "change": [...]}`."""
 
     numbered = "length(_sequence) = 27"
@@ -126,7 +105,7 @@ class Wal2JsonV1(_Wal2Json):
         return _MESSAGES if changes else "transactions without changes"
 
 
-class Wal2JsonV2(_Wal2Json):
+class Wal2JsonV2(NamedValues):
     """Changes: `{"action", "schema", "table", "columns", "identity", "pk"}`; B and C lines around transactions."""
 
     # `<commit's LSN>/<change's LSN>` with B lines; otherwise the LSN of the change, followed by `/x<xid>` if known.
