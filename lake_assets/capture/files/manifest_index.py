@@ -6,14 +6,13 @@ file.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from lake_assets.capture.files.avro_files import AvroKind
+from lake_assets.lake.limited_cache import LimitedCache
 
 # Most files in all indexes together, 12 bytes each.
 MAX_FILES = 4_000_000
@@ -61,31 +60,5 @@ class ManifestIndex:
         return [self._blocks[n] for n in sorted(numbers)]
 
 
-class Indexes:
-    """Cache of the most recently used indexes, shared by all threads of a process."""
-
-    def __init__(self, most: int = MAX_FILES) -> None:
-        """Keep indexes with at most `most` files in total."""
-        self._max_size, self._size = most, 0
-        self._by_manifest: OrderedDict[tuple[str, int], ManifestIndex] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, path: str, length: int) -> ManifestIndex | None:
-        """Return the index of a manifest; None if it is not cached."""
-        with self._lock:
-            if (path, length) in self._by_manifest:
-                self._by_manifest.move_to_end((path, length))
-            return self._by_manifest.get((path, length))
-
-    def put(self, path: str, length: int, index: ManifestIndex) -> ManifestIndex:
-        """Cache an index, and return it."""
-        with self._lock:
-            if (path, length) not in self._by_manifest:
-                self._by_manifest[path, length] = index
-                self._size += len(index)
-            while self._size > self._max_size and len(self._by_manifest) > 1:
-                self._size -= len(self._by_manifest.popitem(last=False)[1])
-        return index
-
-
-INDEXES = Indexes()
+INDEXES = LimitedCache[tuple[str, int], ManifestIndex](MAX_FILES, len)
+"""The most recently used indexes, by path and length of the manifest."""

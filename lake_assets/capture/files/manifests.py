@@ -203,7 +203,7 @@ class ManifestReader:
             keep: whether to keep an entry.
         """
         candidates = list(manifests)
-        indexes = {m.path: INDEXES.get(m.path, m.length) for m in candidates}
+        indexes = {m.path: INDEXES.get((m.path, m.length)) for m in candidates}
         unindexed = [m for m in candidates if indexes[m.path] is None]
         indexes |= zip((m.path for m in unindexed), _map_threaded(self._index, unindexed), strict=True)
         matches = [
@@ -223,7 +223,7 @@ class ManifestReader:
 
         index = ManifestIndex(header_of(content, manifest.path), blocks())
         live.check_count()
-        return INDEXES.put(manifest.path, manifest.length, index)
+        return INDEXES.put((manifest.path, manifest.length), index)
 
     def _entries_in(
         self, manifest: Manifest, index: ManifestIndex, blocks: Sequence[Block], keep: Callable[[Entry], object]
