@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -50,12 +50,12 @@ class View:
     spark: SparkSession
     columns: list[str]
     types: str
-    part: Part | None = None
-    tables: PartTables = PartTables()
-    ids: RowIds | None = None
-    identifiers: Sequence[str] = ()
-    labelled: bool = False
-    casts: Mapping[str, str] = field(default_factory=dict[str, str])
+    part: Part | None
+    tables: PartTables
+    ids: RowIds | None
+    identifiers: Sequence[str]
+    labelled: bool
+    casts: Mapping[str, str]
 
     @property
     def plan(self) -> Plan:
@@ -156,7 +156,7 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
 
     With `by_row_id`, `PAIR` identifies the two images of a row, if it has lineage.
     """
-    spark, columns, tables = view.spark, view.columns, view.tables
+    spark, columns, tables, limit = view.spark, view.columns, view.tables, view.plan.rows
     no_pair = F.lit(None).cast("string").alias(PAIR)
     if not view.has_both:
         sign = F.lit(1 if tables.after else -1)
@@ -166,15 +166,13 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
         shared = (view.read_start(tables.shared[0]), spark.table(tables.shared[1])) if tables.shared else None
         only_before = view.read_start(tables.only_before) if tables.only_before else None
         only_after = spark.table(tables.only_after) if tables.only_after else None
-        rows = value_differences.changes(
-            columns, shared=shared, before=only_before, after=only_after, rows=view.plan.rows
-        )
+        rows = value_differences.changes(columns, shared=shared, before=only_before, after=only_after, rows=limit)
         return _label(view, rows.withColumn(PAIR, no_pair))
     changed = _by_row_id(view)
     if not by_row_id:
         return _label(view, value_differences.net(changed, columns).withColumn(PAIR, no_pair))
     # Pair removed and added rows with the same row id; unchanged rows are not shuffled.
-    if view.has_new_ids and view.plan.rows <= ONE_PARTITION_ROWS:
+    if view.has_new_ids and limit <= ONE_PARTITION_ROWS:
         # Row ids and values are then grouped within one partition, after one shuffle instead of two.
         changed = changed.repartition(1)
     same_row = Window.partitionBy(NUMBER)
