@@ -179,7 +179,6 @@ class Capture:
         have `_commit_snapshot_id`, `_commit_sequence_number` and `_commit_timestamp`.
 
         Args:
-            spark: the session.
             keys: one column or several: a delete and an insert with equal values in these are an update, whatever
                 their row ids; a change of a key is a delete and an insert. Default: rows are paired by row lineage
                 (format v3), or without it, by the table's identifier fields.
@@ -199,7 +198,6 @@ class Capture:
         Like `feed`, without pairing the two images of updates.
 
         Args:
-            spark: the session.
             columns: the columns to read; default: all. Where rows are compared by value, those that differ only in
                 other columns are left out.
         """
@@ -210,9 +208,7 @@ class Capture:
     def events(self, spark: SparkSession, keys: str | Sequence[str] | None = None) -> DataFrame:
         """Return the changes as events, one per changed row: `op` (c, u, d), `before`, `after`, `source`.
 
-        Args:
-            spark: the session.
-            keys: see `feed`.
+        Rows are paired as in `feed`.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
@@ -349,7 +345,6 @@ def capture(
     """Capture the changes of `table` in the window `(start, end]`; reads metadata only, without Spark.
 
     Args:
-        lake: the lake.
         table: `namespace.name`.
         start: snapshot id, tag or branch, or a point in time; None: everything up to `end`.
         end: like `start`; None: the table's current snapshot; `EMPTY`: a table without rows.

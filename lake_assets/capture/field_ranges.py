@@ -99,9 +99,6 @@ def field_ranges(
     Elements of lists and entries of maps have no range.
 
     Args:
-        entries: the files.
-        schema: the fields.
-        specs: the table's partition specs by id.
         unreadable: ids of top-level fields whose bounds have another type: their ranges are unbounded.
     """
     fields = dict(_leaves(schema.fields, "", nullable=False))

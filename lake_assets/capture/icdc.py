@@ -91,10 +91,6 @@ def write(
     """Write the metadata of an ICDC table over `side` and register it.
 
     Args:
-        lake: the lake whose catalog registers it.
-        source: the captured table.
-        window: the captured window.
-        side: the files.
         point: the snapshot of that side.
         name: name of the table, in the namespace `icdc`.
         old_types: top-level fields, by id, that have another type in the files than in the window's schema.

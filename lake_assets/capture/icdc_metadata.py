@@ -52,12 +52,7 @@ def table_metadata(
     """Return the metadata.json of an ICDC table over the files of `side`.
 
     Args:
-        raw: the source's metadata.json.
-        window: the captured window.
-        side: the files.
         point: the source snapshot of that side.
-        location: location of the table.
-        snapshot_id: id of the table's only snapshot.
         manifest_list: location of the manifest list with the files of `side`.
         old_types: top-level fields, by id, that have another type in the files than in the window's schema.
         expires: when the table may be swept; None: when its process has ended.

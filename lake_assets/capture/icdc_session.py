@@ -53,8 +53,6 @@ class OpenTables:
     ) -> None:
         """
         Args:
-            lake: the lake in which the tables are created.
-            source: the captured table.
             old_types: top-level fields, by id, with a type at the window's start that its end cannot read.
             expires: when the tables may be swept; None: when this process has ended.
         """

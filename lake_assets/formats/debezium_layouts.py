@@ -133,11 +133,7 @@ def enveloped_layout(
     """Return the layout of an envelope with op, before, after and source.
 
     Args:
-        texts: how objects are parsed.
         parsed: SQL over `record` that returns `e`.
-        at: SQL of the envelope.
-        key: SQL of the key; None if the records have none.
-        key_names: fields of the key.
         of_source: fields of the `source` that may order the events.
     """
     source = f"{at}.source"
@@ -172,12 +168,7 @@ def flattened_layout(
     """Return the layout of a row with fields that ExtractNewRecordState added.
 
     Args:
-        texts: how objects are parsed.
         parsed: SQL over `record` that returns `e`.
-        at: SQL of the row.
-        key: SQL of the key; None if the records have none.
-        key_names: fields of the key.
-        fields: fields of the row.
 
     Raises:
         UnsupportedEventError: no added field tells the op.

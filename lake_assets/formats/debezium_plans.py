@@ -65,7 +65,6 @@ def plan_with_schema(
         value: fields of the value's schema, an envelope or a row.
         key: fields of the key's schema; empty if records have no key.
         wrapped: whether a record has key and value, or is the value alone.
-        hints: what is known besides the records.
     """
     by_name = {f["field"]: f for f in value}
     enveloped = {"op", "after"} <= set(by_name) and by_name["after"].get("type") == "struct"

@@ -25,7 +25,6 @@ def plan_tombstone(key: Sequence[Mapping[str, Any]] | None, shape: str | None, h
     Args:
         key: fields of the key's schema; None if the keys have none.
         shape: common type of records whose keys have no schema.
-        hints: what is known besides the records.
 
     Raises:
         UnsupportedEventError: the keys do not name their columns.

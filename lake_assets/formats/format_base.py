@@ -105,7 +105,6 @@ class EventFormat(ABC):
         """Return the source tables of a decoded JSON record; empty if it does not concern rows (a tombstone).
 
         Args:
-            record: the decoded record.
             table: the declared table of the stream, folder or file, for records that do not name one.
 
         Raises:
@@ -130,7 +129,6 @@ def decode(line: bytes | str, depth: int = DEPTH) -> Any:
     """Decode one line of a stream as JSON.
 
     Args:
-        line: the line.
         depth: the deepest nesting allowed, at most `DEPTH`.
 
     Raises:

@@ -26,7 +26,6 @@ def event_format(name: str, layout: RowLayout | None = None) -> EventFormat:
     """Return the format called `name`.
 
     Args:
-        name: the format.
         layout: the declared columns of a change set.
 
     Raises:
@@ -42,11 +41,6 @@ def event_format(name: str, layout: RowLayout | None = None) -> EventFormat:
 
 def read_record(reader: EventFormat, text: str, depth: int = DEPTH) -> tuple[Any, str | None]:
     """Decode a record; the second value is its text with objects for JSON text inside JSON, None if it has none.
-
-    Args:
-        reader: its format.
-        text: the record as received.
-        depth: the deepest nesting allowed.
 
     Raises:
         MalformedRecordError: it is not JSON, or nested too deeply.

@@ -24,7 +24,6 @@ def by_column(names: Iterable[str], rename: Mapping[str, str] | None = None) -> 
     by_column(["id", "Name", "name"], {"id": "key"}) -> {"key": ["id"], "Name": ["Name", "name"]}
 
     Args:
-        names: source names.
         rename: names in the lake by source name, as far as they differ.
     """
     columns: dict[str, list[str]] = {}
@@ -59,11 +58,6 @@ class LakeNames(Mapping[str, str]):
     """Names in the lake by source name: the declared name, or else the existing spelling in the lake."""
 
     def __init__(self, declared: Mapping[str, str], existing: Iterable[str]) -> None:
-        """
-        Args:
-            declared: declared names in the lake, by source name.
-            existing: existing names in the lake.
-        """
         self.declared = dict(declared)
         self._spelled = {caseless(name): name for name in existing}
 

@@ -23,7 +23,6 @@ class DeleteIndex:
     def __init__(self, entries: Iterable[Entry], unpartitioned: frozenset[int]) -> None:
         """
         Args:
-            entries: delete files.
             unpartitioned: ids of the specs without partition fields; their equality deletes apply to all files.
         """
         self._by_path: dict[str, list[Entry]] = {}

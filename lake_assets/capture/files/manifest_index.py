@@ -33,7 +33,6 @@ class ManifestIndex:
     def __init__(self, header: tuple[AvroKind, bytes], blocks: Iterable[tuple[Block, Iterable[str]]]) -> None:
         """
         Args:
-            header: kind and header of the Avro file.
             blocks: each block with the paths of its live files.
         """
         self.header = header

@@ -170,7 +170,6 @@ class ManifestReader:
         """Return the live entries of `manifests`, read by several threads; large manifests without column statistics.
 
         Args:
-            manifests: the manifests to read.
             keep: whether to keep an entry; applied while reading, so memory is needed only for kept entries.
         """
         parts = _map_threaded(lambda m: self._entries(m, light=m.length > LARGE_BYTES, keep=keep), list(manifests))
@@ -199,8 +198,6 @@ class ManifestReader:
 
         Args:
             manifests: the manifests to search; not opened if their index shows that they list none of the files.
-            paths: paths of the data files.
-            keep: whether to keep an entry.
         """
         candidates = list(manifests)
         indexes = {m.path: INDEXES.get((m.path, m.length)) for m in candidates}

@@ -123,7 +123,6 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     """Return all changed rows with `_change_type`.
 
     Args:
-        view: the captured window.
         by: columns by which a delete and an insert are paired to an update, regardless of row lineage. Default: row
             lineage, or without it, the table's identifier fields.
         pairs: keep the column `PAIR`, which is equal for both images of an update and null for other rows.

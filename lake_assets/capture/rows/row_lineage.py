@@ -43,9 +43,6 @@ def compared(
     """Return the rows (or versions) that only `before` has, and those that only `after` has.
 
     Args:
-        before: the table over files of the start.
-        after: the table over files of the end.
-        columns: the columns to return.
         ancestor: versions up to this sequence number are equal on both sides; None: all versions are compared.
         rows: upper limit of the number of rows on both sides.
     """

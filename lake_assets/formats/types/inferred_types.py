@@ -167,11 +167,6 @@ def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, R
 
     Unquoted numbers of more than 38 digits, or with an exponent, would be read as doubles. Inside of documents they are
     marked, if `hides_digits`: then the values are read with `unmarked`.
-
-    Args:
-        record: SQL of the record.
-        columns: types of the row's values, by name in the record.
-        readings: how they are read.
     """
     quoted = record
     for are_arrays, value in ((False, r"-?[0-9][0-9.eE+-]*+"), (True, r"\[[^]\[\"{}\t]*+\]")):

@@ -58,7 +58,6 @@ def examine(lake: LakeBase, tables: Sequence[TableId] | None = None) -> list[Exa
     """Compare the catalog with the existing metadata files, without changing anything.
 
     Args:
-        lake: the lake.
         tables: the tables; None: all tables of the catalog except ICDC tables.
 
     Raises:
@@ -73,8 +72,6 @@ def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
     """Point the catalog at a table's newest metadata file.
 
     Args:
-        lake: the lake.
-        examined: the table.
         to: another metadata file of the table.
 
     Raises:
