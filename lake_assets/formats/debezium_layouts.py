@@ -6,13 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.formats.event_model import (
-    DELETE,
-    INSERT,
-    READ,
-    TRUNCATE,
-    UPDATE,
-)
+from lake_assets.formats.event_model import DELETE, INSERT, READ, TRUNCATE, UPDATE
 from lake_assets.formats.log_positions import FIELDS, position
 from lake_assets.formats.sequences import version
 from lake_assets.formats.types.text_types import Reading

@@ -18,27 +18,9 @@ from lake_assets.formats.debezium_layouts import (
     is_added,
     order_fields,
 )
-from lake_assets.formats.event_model import (
-    NO_OLD_ROW,
-    UPDATE,
-    EventColumn,
-    EventPlan,
-    Hints,
-)
-from lake_assets.formats.types.connect_types import (
-    read_as_text,
-    read_declared,
-    read_value,
-)
-from lake_assets.formats.types.inferred_types import (
-    VOID,
-    Inferred,
-    exact,
-    hides_digits,
-    read_fields,
-    united,
-    unmarked,
-)
+from lake_assets.formats.event_model import NO_OLD_ROW, UPDATE, EventColumn, EventPlan, Hints
+from lake_assets.formats.types.connect_types import read_as_text, read_declared, read_value
+from lake_assets.formats.types.inferred_types import VOID, Inferred, exact, hides_digits, read_fields, united, unmarked
 from lake_assets.formats.types.placeholders import any_placeholder, placeholders
 from lake_assets.formats.types.text_types import rare
 from lake_assets.lake.column_spelling import by_column, caseless, lake_names

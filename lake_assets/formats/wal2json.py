@@ -16,15 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lake_assets.errors import MalformedRecordError
-from lake_assets.formats.event_model import (
-    DELETE,
-    INSERT,
-    TRANSACTION,
-    TRUNCATE,
-    UPDATE,
-    Boundary,
-    SourceTable,
-)
+from lake_assets.formats.event_model import DELETE, INSERT, TRANSACTION, TRUNCATE, UPDATE, Boundary, SourceTable
 from lake_assets.formats.format_base import named
 from lake_assets.formats.named_values import OPS, NamedValues, numbers_as_text, op_of, shape
 from lake_assets.lake.names import literal
