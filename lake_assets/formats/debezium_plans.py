@@ -11,6 +11,7 @@ from lake_assets.errors import OrderUnknownError, UnsupportedEventError
 from lake_assets.formats.debezium_layouts import (
     MOVED,
     Layout,
+    ParsedRecord,
     SourceColumn,
     Texts,
     enveloped_layout,
@@ -58,11 +59,12 @@ def plan_with_schema(
     of_key = f"key STRUCT<payload: {objects.type(key_names)}>, " if wrapped and key_names else ""
     record = f"{of_key}value STRUCT<payload: {payload}>" if wrapped else f"payload {payload}"
     at = "e.value.payload" if wrapped else "e.payload"
-    parsed, key_map = f"from_json(record, {literal(record)})", "e.key.payload" if of_key else None
+    key_at = "e.key.payload" if of_key else None
+    parsed = ParsedRecord(objects, f"from_json(record, {literal(record)})", at, key_at, frozenset(key_names))
     if enveloped:
-        layout = enveloped_layout(objects, parsed, at, key_map, key_names, of_source)
+        layout = enveloped_layout(parsed, of_source)
     else:
-        layout = flattened_layout(objects, parsed, at, key_map, key_names, by_name)
+        layout = flattened_layout(parsed, by_name)
         fields = [f for f in value if not is_added(f["field"])]
     columns = [source_column(f, hints) for f in fields]
     return _plan(layout, columns, key_names, hints)
@@ -107,8 +109,7 @@ def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
     payload = objects.envelope(names, of_source) if enveloped else objects.type(names)
     of_key = f"key: {key_type}, " if key.fields else ""
     kind = f"STRUCT<{of_key}value: {payload}>" if wrapped else payload
-    at = "e.value"
-    key_map = ("e.key.payload" if nested_key else "e.key") if of_key else None
+    key_at = ("e.key.payload" if nested_key else "e.key") if of_key else None
     all_fields = row.fields
     if not enveloped:
         row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not is_added(n)})
@@ -131,12 +132,13 @@ def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
     needs_names = "true" if any(c.spellings for c in columns.values()) else needs_names
     names = f"CASE WHEN {needs_names} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
-    parsed = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
+    e = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
+    parsed = ParsedRecord(objects, e, "e.value", key_at, frozenset(key.fields))
     before = (("v", f"try_parse_json({exact('record', all_fields, readings)})"), ("r", f"try_cast(v AS {kind})"))
     if enveloped:
-        layout = enveloped_layout(objects, parsed, at, key_map, key.fields, of_source)
+        layout = enveloped_layout(parsed, of_source)
     else:
-        layout = flattened_layout(objects, parsed, at, key_map, key.fields, fields)
+        layout = flattened_layout(parsed, fields)
     plan = _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
     return replace(plan, before=before)
 

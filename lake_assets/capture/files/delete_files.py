@@ -88,11 +88,4 @@ def _may_name(delete: Entry, path: str) -> bool:
 
 
 def _path_bounds(delete: Entry) -> tuple[bytes | None, bytes | None]:
-    return _bound(delete, "lower_bounds"), _bound(delete, "upper_bounds")
-
-
-def _bound(delete: Entry, which: str) -> bytes | None:
-    for pair in delete.file.get(which) or ():
-        if pair["key"] == FILE_PATH_ID:
-            return pair["value"]
-    return None
+    return delete.statistic("lower_bounds").get(FILE_PATH_ID), delete.statistic("upper_bounds").get(FILE_PATH_ID)

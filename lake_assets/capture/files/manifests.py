@@ -147,6 +147,10 @@ class Entry:
         """The id of the first row; None if the file has no row lineage."""
         return self.file.get("first_row_id")
 
+    def statistic(self, name: str) -> dict[int, Any]:
+        """Return a column statistic (`value_counts`, `lower_bounds`, ...) by field id; empty if the entry has none."""
+        return {pair["key"]: pair["value"] for pair in self.file.get(name) or ()}
+
     @property
     def offset(self) -> int:
         """The offset of a deletion vector in its Puffin file, which may contain several."""
