@@ -1,4 +1,10 @@
-"""The changed rows of a capture as DataFrames: upserts, feed and keys."""
+"""The changed rows of a capture as DataFrames: upserts, feed and keys.
+
+With row lineage (format v3), `_row_id` identifies a row, and `_last_updated_sequence_number` its version. Engines keep
+both when they rewrite a file. Without it, rows are compared by value (`value_differences`).
+
+Source: https://iceberg.apache.org/spec/#row-lineage
+"""
 
 from __future__ import annotations
 
@@ -12,8 +18,8 @@ from lake_assets.capture.capture_parts import Part
 from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds
 from lake_assets.capture.icdc_session import PartTables
-from lake_assets.capture.rows import row_lineage, value_differences
-from lake_assets.capture.rows.row_bitmaps import NUMBER, named
+from lake_assets.capture.rows import value_differences
+from lake_assets.capture.rows.row_bitmaps import NUMBER, Identity, absent, differences, named
 from lake_assets.capture.rows.value_differences import PAIR, SIGN
 from lake_assets.lake import quote
 from lake_assets.lake.rows_in_memory import no_rows, rows_in_memory
@@ -25,6 +31,7 @@ COMMIT = (
     ("_commit_timestamp", "TIMESTAMP"),
 )
 _IS_SAME = "__lake_is_same"
+ROW_ID, VERSION = "_row_id", "_last_updated_sequence_number"
 
 # If at most this many rows were captured, their changes are grouped in one partition.
 ONE_PARTITION_ROWS = 1_000_000
@@ -193,7 +200,9 @@ def _by_row_id(view: View) -> DataFrame:
         added, removed = _newer(view, view.ids), _deleted_or_updated(view, view.ids.since)
     else:
         start, end = view.read_start(view.tables.before or ""), view.spark.table(view.tables.after or "")
-        removed, added = row_lineage.compared(start, end, view.columns, ancestor=view.ancestor, rows=view.plan.rows)
+        version = F.col(VERSION) if view.ancestor is None else F.greatest(F.col(VERSION), F.lit(view.ancestor))
+        row = Identity(ROW_ID, version=version)
+        removed, added = differences(start, end, view.columns, row, view.plan.rows)
     return removed.selectExpr("*", f"-1 AS {SIGN}").unionAll(added.selectExpr("*", f"1 AS {SIGN}"))
 
 
@@ -201,21 +210,27 @@ def _newer(view: View, ids: RowIds) -> DataFrame:
     """Return the inserted and updated rows with their `NUMBER`, by row lineage."""
     if view.tables.newer is None:
         return _none(view)
-    since = None if view.tables.all_newer else ids.since
-    return row_lineage.newer(view.spark.table(view.tables.newer), view.columns, since=since, first_new=ids.first_new)
+    rows = view.spark.table(view.tables.newer)
+    # Without a number, the query is equal for all windows, so Spark need not compile it again.
+    if not view.tables.all_newer:
+        # An engine that rewrites files without keeping row ids may give the new files an old sequence number.
+        rows = rows.where((F.col(VERSION) > ids.since) | (F.col(ROW_ID) >= ids.first_new))
+    return rows.select(*named(view.columns), F.col(ROW_ID).alias(NUMBER))
 
 
 def _deleted_or_updated(view: View, since: int) -> DataFrame:
     """Return the rows of the start that were deleted or updated, with their `NUMBER`, by row lineage."""
     tables = view.tables
-    if tables.deleted is None:
-        start, end = view.read_start(tables.before or ""), view.spark.table(tables.after or "")
-        return row_lineage.deleted(start, end, view.columns, since=since, rows=view.plan.rows)
-    if tables.deleted[0] is None:
+    start, end = tables.deleted or (tables.before, tables.after)
+    if start is None:
         return _none(view)
-    start = view.read_start(tables.deleted[0])
-    carried = view.spark.table(tables.deleted[1]) if tables.deleted[1] else None
-    return row_lineage.deleted(start, carried, view.columns, since=since, rows=tables.carried_rows)
+    rows = view.read_start(start)
+    if end is None:
+        return rows.select(*named(view.columns), F.col(ROW_ID).alias(NUMBER))
+    # All rows of the start have versions up to `since`, so comparing row ids suffices.
+    kept = view.spark.table(end).where(F.col(VERSION) <= since)
+    limit = tables.carried_rows if tables.deleted else view.plan.rows
+    return absent(rows, kept, view.columns, Identity(ROW_ID), limit)
 
 
 def _none(view: View) -> DataFrame:
