@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from lake_assets.errors import KeyChangedError
+from lake_assets.errors import KeyChangedError, MalformedRecordError
 from lake_assets.formats.event_model import (
     DELETE,
     INSERT,
@@ -323,6 +323,28 @@ def _column(name: str, sources: Sequence[str], reading: Reading, is_key: bool) -
     # With the whole old row (replica identity full), an unchanged value is taken from there.
     left_out = f"e.x.kind = {literal(UPDATE)} AND e.op <> {literal(DELETE)} AND NOT ({is_listed})"
     return EventColumn(name, reading.type, text, reading.steps, left_out=left_out)
+
+
+def check_lists(part: Mapping[str, Any], *fields: str, may_be_empty: bool = False) -> None:
+    """Raise MalformedRecordError if names, types and values of columns are not lists of one length.
+
+    Args:
+        part: the record, or a part of it.
+        fields: its fields with the names, the types, which may be missing, and the values.
+        may_be_empty: whether a name may be empty.
+    """
+    names, types, values = map(part.get, fields)
+    if not isinstance(names, list) or not all(is_name(n) and (n or may_be_empty) for n in names):
+        raise MalformedRecordError(f'"{fields[0]}" is not a list of names')
+    if not isinstance(values, list) or len(values) != len(names):
+        raise MalformedRecordError(f'"{fields[0]}" and "{fields[2]}" differ in length')
+    if types is not None and (not isinstance(types, list) or len(types) != len(names)):
+        raise MalformedRecordError(f'"{fields[0]}" and "{fields[1]}" differ in length')
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value may be a column's name, apart from its length."""
+    return isinstance(value, str) and "\x00" not in value
 
 
 def op_of(value: str, words: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.event_model import SourceTable
 from lake_assets.formats.format_base import named
-from lake_assets.formats.named_values import OPS, NamedValues, numbers_as_text, op_of, shape
+from lake_assets.formats.named_values import OPS, NamedValues, check_lists, numbers_as_text, op_of, shape
 from lake_assets.formats.sequences import KIND, STORED, not_placed, placed
 from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
@@ -66,22 +66,12 @@ class Simplified(NamedValues):
         if not isinstance(kind, str) or kind.lower() not in OPS:
             raise MalformedRecordError(f"no such changeType: {kind!r}")
         if kind.lower() in ("insert", "update"):
-            _check(record, _NAMES)
+            check_lists(record, *_NAMES)
         if kind.lower() in ("update", "delete"):
-            _check(record, _OLD)
+            check_lists(record, *_OLD)
         if "table" in record:
             schema = record.get("schema", table.schema if table else None)
             return (SourceTable(named(schema, '"schema"'), named(record["table"], '"table"')),)
         if table is None:
             raise MalformedRecordError('the record has no "table": declare the table of the stream')
         return (table,)
-
-
-def _check(record: dict[str, Any], fields: tuple[str, str, str]) -> None:
-    names, types, values = (record.get(f) for f in fields)
-    if not isinstance(names, list) or not all(isinstance(n, str) and n and "\x00" not in n for n in names):
-        raise MalformedRecordError(f'"{fields[0]}" is not a list of names')
-    if not isinstance(values, list) or len(values) != len(names):
-        raise MalformedRecordError(f'"{fields[0]}" and "{fields[2]}" differ in length')
-    if types is not None and (not isinstance(types, list) or len(types) != len(names)):
-        raise MalformedRecordError(f'"{fields[0]}" and "{fields[1]}" differ in length')

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from lake_assets.errors import MalformedRecordError
 from lake_assets.formats.event_model import DELETE, INSERT, TRANSACTION, TRUNCATE, UPDATE, Boundary, SourceTable
 from lake_assets.formats.format_base import named
-from lake_assets.formats.named_values import OPS, NamedValues, numbers_as_text, op_of, shape
+from lake_assets.formats.named_values import OPS, NamedValues, check_lists, is_name, numbers_as_text, op_of, shape
 from lake_assets.lake.names import literal
 
 _TEXTS = "ARRAY<STRING>"
@@ -143,15 +143,11 @@ class Wal2JsonV2(NamedValues):
             raise MalformedRecordError(f"no such action: {record['action']!r}")
         for part in ("columns", "identity", "pk"):
             listed = record.get(part, [])
-            if not isinstance(listed, list) or not all(isinstance(c, dict) and _text(c.get("name")) for c in listed):
+            if not isinstance(listed, list) or not all(isinstance(c, dict) and is_name(c.get("name")) for c in listed):
                 raise MalformedRecordError(f'"{part}" is not a list of columns')
         if record["action"] in "IU" and "columns" not in record:
             raise MalformedRecordError('"columns" is missing')
         return (_table(record, table),)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and "\x00" not in value
 
 
 def _is_message(change: Any) -> bool:
@@ -173,15 +169,8 @@ def _checked_v1(change: Any, table: SourceTable | None) -> SourceTable:
     if not isinstance(old, dict) or not isinstance(change.get("pk", {}), dict):
         raise MalformedRecordError('"oldkeys" and "pk" must be objects')
     for part, prefix in ((change, "column"), (old, "key")):
-        names, types, values = (part.get(f"{prefix}{what}") for what in ("names", "types", "values"))
-        if names is None and values is None:
-            continue
-        if not isinstance(names, list) or not all(map(_text, names)):
-            raise MalformedRecordError(f'"{prefix}names" is not a list of names')
-        if not isinstance(values, list) or len(values) != len(names):
-            raise MalformedRecordError(f'"{prefix}names" and "{prefix}values" differ in length')
-        if types is not None and (not isinstance(types, list) or len(types) != len(names)):
-            raise MalformedRecordError(f'"{prefix}names" and "{prefix}types" differ in length')
+        if part.get(f"{prefix}names") is not None or part.get(f"{prefix}values") is not None:
+            check_lists(part, f"{prefix}names", f"{prefix}types", f"{prefix}values", may_be_empty=True)
     if change["kind"] in ("insert", "update") and "columnnames" not in change:
         raise MalformedRecordError('"columnnames" is missing')
     return _table(change, table)
