@@ -17,9 +17,10 @@ from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import EVENT_TIME
 from lake_assets.lake import LakeBase, quote, thresholds
+from lake_assets.lake.column_spelling import spelled
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.metadata.row_counts import visible_rows
-from lake_assets.lake.names import literal, nearest, spelled
+from lake_assets.lake.names import literal, nearest
 from lake_assets.pipeline.row_scope import RowScope, rows_of_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.tables.writing.table_ddl import columns_of, key_in

@@ -32,9 +32,6 @@ def divergence(meta: TableMetadata, first: Snapshot, last: Snapshot, ancestor: S
     """Find out why `first` is not an ancestor of `last`.
 
     Args:
-        meta: the table's metadata.
-        first: the start of a window.
-        last: its end.
         ancestor: the newest common ancestor; None if there is no common ancestor.
     """
     start_branches, end_branches = _branches(meta, first), _branches(meta, last)

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -24,7 +24,7 @@ from lake_assets.capture.files.partition_keys import unpartitioned_specs
 from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables
-from lake_assets.capture.icdc_session import OpenTables, check_files
+from lake_assets.capture.icdc_session import OpenTables, PartTables, check_files
 from lake_assets.capture.rows.incompatible_columns import incompatible_columns
 from lake_assets.capture.rows.spark_types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, End, Window, resolve
@@ -179,7 +179,6 @@ class Capture:
         have `_commit_snapshot_id`, `_commit_sequence_number` and `_commit_timestamp`.
 
         Args:
-            spark: the session.
             keys: one column or several: a delete and an insert with equal values in these are an update, whatever
                 their row ids; a change of a key is a delete and an insert. Default: rows are paired by row lineage
                 (format v3), or without it, by the table's identifier fields.
@@ -199,7 +198,6 @@ class Capture:
         Like `feed`, without pairing the two images of updates.
 
         Args:
-            spark: the session.
             columns: the columns to read; default: all. Where rows are compared by value, those that differ only in
                 other columns are left out.
         """
@@ -210,9 +208,7 @@ class Capture:
     def events(self, spark: SparkSession, keys: str | Sequence[str] | None = None) -> DataFrame:
         """Return the changes as events, one per changed row: `op` (c, u, d), `before`, `after`, `source`.
 
-        Args:
-            spark: the session.
-            keys: see `feed`.
+        Rows are paired as in `feed`.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
@@ -279,39 +275,16 @@ class Capture:
         from lake_assets.capture.rows.changed_rows import View
 
         fields = [f for f in self.schema.fields if columns is None or f.name in columns]
-        view = View(
+        tables = self._tables.of(part) if part else PartTables()
+        return View(
             spark,
             [f.name for f in fields],
             spark_types(Schema(*fields)),
+            part=part,
+            tables=tables,
+            ids=self._row_ids(part) if part and not tables.is_restored else None,
             identifiers=[n for n in sorted(self.schema.identifier_field_names()) if n in self.columns],
             labelled=self.granularity == "snapshot",
-        )
-        if part is None:
-            return view
-        tables, sql = self._tables.of(part), self._lake.sql_name
-        ids = None if tables.is_restored else self._row_ids(part)
-        ancestor = part.window.ancestor if ids or not part.window.is_forward else None
-        return replace(
-            view,
-            has_both=bool(part.plan.after.data and part.plan.before.data),
-            after=sql(tables.after) if tables.after else None,
-            before=sql(tables.before) if tables.before else None,
-            shared=(sql(tables.shared[0]), sql(tables.shared[1])) if tables.shared else None,
-            only_before=sql(tables.only_before) if tables.only_before else None,
-            only_after=sql(tables.only_after) if tables.only_after else None,
-            newer=sql(tables.newer) if tables.newer else None,
-            all_newer=tables.all_newer,
-            deleted=tuple(sql(t) if t else None for t in tables.deleted) if tables.deleted else None,
-            carried_rows=tables.carried_rows,
-            has_lineage=part.has_lineage,
-            since=ids.since if ids else None,
-            first_new_id=ids.first_new if ids else None,
-            has_new_ids=ids is None or ids.has_new_ids(part.plan),
-            is_rewritten=ids is None or ids.is_rewritten(part.plan),
-            ancestor=ancestor.sequence_number if ancestor else None,
-            rows=part.plan.rows,
-            commit=part.commit,
-            commits=part.commits,
             casts=self._casts,
         )
 
@@ -372,7 +345,6 @@ def capture(
     """Capture the changes of `table` in the window `(start, end]`; reads metadata only, without Spark.
 
     Args:
-        lake: the lake.
         table: `namespace.name`.
         start: snapshot id, tag or branch, or a point in time; None: everything up to `end`.
         end: like `start`; None: the table's current snapshot; `EMPTY`: a table without rows.

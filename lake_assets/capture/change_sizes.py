@@ -45,11 +45,7 @@ def pieces(
     """Yield the files of a plan; a file on both sides, with different deletes, once.
 
     Args:
-        planned: the plan.
         column: a top-level column of a primitive type.
-        schema: the table's schema.
-        specs: the table's partition specs by id.
-        unpartitioned: ids of the partition specs without fields.
         unreadable: ids of fields that have another type in files of the start.
         ids: row ids in the window; None if rows have no ids, or the start is not an ancestor of the end.
     """

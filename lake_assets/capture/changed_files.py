@@ -23,10 +23,8 @@ def plan(reader: ManifestReader, start: str | None, end: str | None, unpartition
     """Compare two snapshots.
 
     Args:
-        reader: reads manifests.
         start: the manifest list of the window's start; None: an empty table.
         end: the manifest list of its end; None: an empty table.
-        unpartitioned: ids of the partition specs without fields.
 
     Raises:
         MissingDataFileError: a manifest is missing.

@@ -66,7 +66,6 @@ class Consumers:
         """Register a consumer at a snapshot, or move an existing consumer there.
 
         Args:
-            table: the consumed table.
             name: name of the consumer, of letters, digits, `_`, `.` and `-`: usually the name of the target.
             snapshot_id: the absorbed snapshot; None: the current snapshot.
 

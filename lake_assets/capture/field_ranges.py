@@ -99,9 +99,6 @@ def field_ranges(
     Elements of lists and entries of maps have no range.
 
     Args:
-        entries: the files.
-        schema: the fields.
-        specs: the table's partition specs by id.
         unreadable: ids of top-level fields whose bounds have another type: their ranges are unbounded.
     """
     fields = dict(_leaves(schema.fields, "", nullable=False))
@@ -131,14 +128,11 @@ class _FileStatistics:
     """Statistics of a manifest entry about the columns of one file."""
 
     def __init__(self, e: Entry, spec: PartitionSpec) -> None:
-        def by_field(statistic: str) -> dict[int, Any]:
-            return {pair["key"]: pair["value"] for pair in e.file.get(statistic) or ()}
-
         self.records = e.records
-        self.values = by_field("value_counts")
-        self.nulls = by_field("null_value_counts")
-        self.nans = by_field("nan_value_counts")
-        self.lows, self.highs = by_field("lower_bounds"), by_field("upper_bounds")
+        self.values = e.statistic("value_counts")
+        self.nulls = e.statistic("null_value_counts")
+        self.nans = e.statistic("nan_value_counts")
+        self.lows, self.highs = e.statistic("lower_bounds"), e.statistic("upper_bounds")
         self.partition: dict[int, list[tuple[PartitionField, Any]]] = {}
         for p, value in zip(spec.fields, e.partition, strict=True):
             self.partition.setdefault(p.source_id, []).append((p, value))

@@ -12,7 +12,7 @@ import json
 import logging
 import random
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lake_assets.capture.files.avro_files import AvroKind, encode
+from lake_assets.capture.files.avro_files import encode
 from lake_assets.capture.files.manifests import Entry
 from lake_assets.capture.files.planned_files import Side
 from lake_assets.capture.icdc_metadata import PREFIX, raw_metadata, table_metadata
@@ -91,10 +91,6 @@ def write(
     """Write the metadata of an ICDC table over `side` and register it.
 
     Args:
-        lake: the lake whose catalog registers it.
-        source: the captured table.
-        window: the captured window.
-        side: the files.
         point: the snapshot of that side.
         name: name of the table, in the namespace `icdc`.
         old_types: top-level fields, by id, that have another type in the files than in the window's schema.
@@ -111,12 +107,10 @@ def write(
     if vectors is not None:
         files.put(vectors_path(source, name), vectors)
     manifest_entries: list[dict[str, Any]] = []
-    for (kind, spec_id, holds_deletes, has_ids), entries in _groups(side).items():
-        content = encode(kind, [{**e.raw, "status": 0} for e in entries])
+    for entries in _groups(side):
+        content = encode(entries[0].kind, [{**e.raw, "status": 0} for e in entries])
         path = files.put(f"{folder}/{name}-m{len(manifest_entries)}.avro", content)
-        manifest_entries.append(
-            _manifest_entry(kind, spec_id, holds_deletes, has_ids, entries, point, snapshot_id, path, len(content))
-        )
+        manifest_entries.append(_manifest_entry(entries, point, snapshot_id, path, len(content)))
     raw = raw_metadata(source)
     version = raw["format-version"]
     list_meta = {
@@ -266,41 +260,32 @@ def _delete(io: FileIO, files: tuple[str, ...] | list[str]) -> None:
             log.warning("metadata file %s of a dropped ICDC table could not be deleted: %s", path, e)
 
 
-def _groups(side: Side) -> dict[tuple[AvroKind, int, bool, bool], list[Entry]]:
+def _groups(side: Side) -> Iterable[list[Entry]]:
     """Group entries that can share a manifest: one Avro schema, spec and content, all with or all without row ids."""
-    groups: dict[tuple[AvroKind, int, bool, bool], list[Entry]] = {}
+    groups: dict[Hashable, list[Entry]] = {}
     for e in (*side.data, *side.deletes):
-        has_ids = e.first_row_id is not None
-        groups.setdefault((e.kind, e.spec_id, e.manifest.holds_deletes, has_ids), []).append(e)
-    return groups
+        group = e.kind, e.spec_id, e.manifest.holds_deletes, e.first_row_id is not None
+        groups.setdefault(group, []).append(e)
+    return groups.values()
 
 
-def _manifest_entry(
-    kind: AvroKind,
-    spec_id: int,
-    holds_deletes: bool,
-    has_ids: bool,
-    entries: list[Entry],
-    point: Point,
-    snapshot_id: int,
-    path: str,
-    length: int,
-) -> dict[str, Any]:
-    """Return the manifest list's entry for one manifest."""
+def _manifest_entry(entries: Sequence[Entry], point: Point, snapshot_id: int, path: str, length: int) -> dict[str, Any]:
+    """Return the manifest list's entry for the manifest at `path`, with entries that can share it."""
+    first = entries[0]
     # Entries of a format v1 manifest have no sequence numbers and inherit 0 from the manifest list.
-    numbered = kind.has_field("sequence_number")
+    numbered = first.kind.has_field("sequence_number")
     counts = {"added": 0, "existing": len(entries), "deleted": 0}
     line: dict[str, Any] = {
         "manifest_path": path,
         "manifest_length": length,
-        "partition_spec_id": spec_id,
-        "content": int(holds_deletes),
+        "partition_spec_id": first.spec_id,
+        "content": int(first.manifest.holds_deletes),
         "sequence_number": point.sequence_number if numbered else 0,
         "min_sequence_number": min(e.sequence_number for e in entries) if numbered else 0,
         "added_snapshot_id": snapshot_id,
         "partitions": None,
         "key_metadata": None,
-        "first_row_id": min(e.first_row_id or 0 for e in entries) if has_ids else None,
+        "first_row_id": None if first.first_row_id is None else min(e.first_row_id or 0 for e in entries),
         "added_rows_count": 0,
         "existing_rows_count": sum(e.records for e in entries),
         "deleted_rows_count": 0,

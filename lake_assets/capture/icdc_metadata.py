@@ -16,7 +16,7 @@ from lake_assets.capture.files.avro_files import unreadable
 from lake_assets.capture.files.planned_files import Side
 from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
-from lake_assets.lake.metadata_json import decode
+from lake_assets.lake.metadata.metadata_commits import read_metadata
 from lake_assets.runtime.processes import owner
 
 PREFIX = "lake-assets.icdc."
@@ -25,17 +25,15 @@ PREFIX = "lake-assets.icdc."
 def raw_metadata(source: Table) -> dict[str, Any]:
     """Return the source's metadata.json as is: PyIceberg cannot write its model for format v3."""
     try:
-        path, content = source.metadata_location, _content(source)
+        return _read(source)
     except FileNotFoundError:
         # The version was replaced and deleted meanwhile. A newer version still has every schema and spec of it.
-        path, content = source.refresh().metadata_location, _content(source)
-    with unreadable(path):
-        return decode(content)
+        return _read(source.refresh())
 
 
-def _content(source: Table) -> bytes:
-    with source.io.new_input(source.metadata_location).open() as f:
-        return f.read()
+def _read(source: Table) -> dict[str, Any]:
+    with unreadable(source.metadata_location):
+        return read_metadata(source)
 
 
 def table_metadata(
@@ -52,12 +50,7 @@ def table_metadata(
     """Return the metadata.json of an ICDC table over the files of `side`.
 
     Args:
-        raw: the source's metadata.json.
-        window: the captured window.
-        side: the files.
         point: the source snapshot of that side.
-        location: location of the table.
-        snapshot_id: id of the table's only snapshot.
         manifest_list: location of the manifest list with the files of `side`.
         old_types: top-level fields, by id, that have another type in the files than in the window's schema.
         expires: when the table may be swept; None: when its process has ended.

@@ -16,18 +16,20 @@ from lake_assets.capture.capture_parts import Part
 from lake_assets.capture.files.deletion_vectors import DeletedRows, deleted_rows
 from lake_assets.capture.files.manifests import THREADS
 from lake_assets.capture.files.partition_keys import unpartitioned_specs
-from lake_assets.capture.files.planned_files import Plan
+from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.capture.files.row_ids import RowIds, row_ids
+from lake_assets.capture.snapshot_points import Point
+from lake_assets.capture.windows import Window
 from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, TableId
 
 
 @dataclass(frozen=True)
 class PartTables:
-    """The ICDC tables over one part; None for a table without files, or one that is not needed."""
+    """Quoted names of the ICDC tables over one part; None for a table without files, or one that is not needed."""
 
-    after: str | None
-    before: str | None
+    after: str | None = None
+    before: str | None = None
     shared: tuple[str, str] | None = None
     """Without row lineage: the files on both sides, as before and as after."""
     only_before: str | None = None
@@ -51,8 +53,6 @@ class OpenTables:
     ) -> None:
         """
         Args:
-            lake: the lake in which the tables are created.
-            source: the captured table.
             old_types: top-level fields, by id, with a type at the window's start that its end cannot read.
             expires: when the tables may be swept; None: when this process has ended.
         """
@@ -83,7 +83,8 @@ class OpenTables:
             MissingDataFileError, CaptureWriteError: see `of`.
         """
         check_files(self._source.io, part.plan)
-        return self._sides(part, part.plan, icdc.new_name(part.window.table))
+        before, after = self._write(part, part.plan, icdc.new_name(part.window.table))
+        return str(before) if before else None, str(after) if after else None
 
     def close(self) -> None:
         """Drop the tables."""
@@ -132,31 +133,33 @@ class OpenTables:
     def _sides(
         self, part: Part, planned: Plan, name: str, vectors: bytes | None = None
     ) -> tuple[str | None, str | None]:
-        """Create the tables as before and as after; return their names."""
-        names: list[str | None] = []
-        for which, side, point, old_types in (
-            ("before", planned.before, part.window.start, self._old_types),
-            ("after", planned.after, part.window.end, None),
-        ):
-            if side.data and point is not None:
-                content = vectors if which == "before" else None
-                self._registered.append(
-                    icdc.write(
-                        self._lake,
-                        self._source,
-                        part.window,
-                        side,
-                        point,
-                        f"{name}_{which}",
-                        old_types,
-                        content,
-                        self._expires,
-                    )
-                )
-                names.append(str(self._registered[-1].table))
-            else:
-                names.append(None)
-        return names[0], names[1]
+        """Create the tables as before and as after; return their quoted names."""
+        before, after = self._write(part, planned, name, vectors)
+        sql = self._lake.sql_name
+        return sql(before) if before else None, sql(after) if after else None
+
+    def _write(
+        self, part: Part, planned: Plan, name: str, vectors: bytes | None = None
+    ) -> tuple[TableId | None, TableId | None]:
+        window = part.window
+        before = self._table(window, planned.before, window.start, f"{name}_before", self._old_types, vectors)
+        return before, self._table(window, planned.after, window.end, f"{name}_after")
+
+    def _table(
+        self,
+        window: Window,
+        side: Side,
+        point: Point | None,
+        name: str,
+        old_types: Mapping[int, NestedField] | None = None,
+        vectors: bytes | None = None,
+    ) -> TableId | None:
+        if not side.data or point is None:
+            return None
+        self._registered.append(
+            icdc.write(self._lake, self._source, window, side, point, name, old_types, vectors, self._expires)
+        )
+        return self._registered[-1].table
 
 
 def check_files(io: FileIO, planned: Plan) -> None:

@@ -13,7 +13,6 @@ def renamed_since(table: Table, snapshot: int | None) -> list[str]:
     Reads metadata only.
 
     Args:
-        table: the table.
         snapshot: the snapshot; None, or an expired one: nothing is known.
     """
     found = table.snapshot_by_id(snapshot) if snapshot is not None else None

@@ -12,8 +12,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.errors import SnapshotExpiredError, SnapshotNotFoundError
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata.metadata_commits import read_metadata_at
 from lake_assets.lake.metadata.snapshot_log import history
-from lake_assets.lake.metadata_json import decode
 
 # Search at most this many older metadata files of a table for a missing snapshot.
 MAX_VERSIONS = 20
@@ -118,8 +118,7 @@ def _existed(table: Table, snapshot_id: int) -> bool:
     """Whether one of the table's older metadata files that still exist contains the snapshot."""
     for entry in list(reversed(table.metadata.metadata_log))[:MAX_VERSIONS]:
         try:
-            with table.io.new_input(entry.metadata_file).open() as f:
-                snapshots = decode(f.read()).get("snapshots", [])
+            snapshots = read_metadata_at(table.io, entry.metadata_file).get("snapshots", [])
         except (OSError, ValueError, EOFError):
             return False  # older files are missing as well
         if any(s["snapshot-id"] == snapshot_id for s in snapshots):

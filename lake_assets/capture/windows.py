@@ -112,11 +112,9 @@ class Window:
 def resolve(
     table: Table, name: TableId, start: Bound = None, end: End = None, *, table_uuid: str | None = None
 ) -> Window:
-    """Resolve two points of a table's history to a window; reads only the table's metadata.
+    """Resolve two points of the history of a freshly loaded table to a window; reads only its metadata.
 
     Args:
-        table: the table, freshly loaded.
-        name: the table's name in errors.
         start: snapshot id, tag or branch, or a point in time of the main branch (UTC without a time zone); None:
             everything up to end.
         end: like `start`; None: the current snapshot; `EMPTY`: a table without rows. Rows have the schema of this

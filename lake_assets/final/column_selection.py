@@ -7,14 +7,14 @@ one row only, so it changes only when an event of its row arrives.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from sqlglot import exp
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake.column_spelling import caseless, clashes, spelled
 from lake_assets.lake.spark_functions import is_aggregate, is_generator
 from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
@@ -68,11 +68,10 @@ class Item:
 
     def sql(self, named: Callable[[str], str]) -> str:
         """Return Spark SQL of the value, with each source column `c` renamed to `named(c)`."""
-        by_name = {s.lower(): s for s in self.sources}
         tree = self.value.copy()
         for column in list(tree.find_all(exp.Column)):
             root = _root(column)
-            root.replace(exp.to_identifier(named(by_name[root.name.lower()]), quoted=True))
+            root.replace(exp.to_identifier(named(spelled(root.name, self.sources)), quoted=True))
         return tree.sql(DIALECT)
 
 
@@ -91,9 +90,9 @@ def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
             have the same name.
     """
     columns = tuple(chain.from_iterable(_read(text) for text in texts))
-    names = Counter(c.name.lower() for c in columns if isinstance(c, Computed))
-    if duplicates := [name for name, count in names.items() if count > 1]:
-        raise PipelineError(f"`columns` has {', '.join(duplicates)} twice: give one of them another name")
+    if duplicates := clashes(c.name for c in columns if isinstance(c, Computed)):
+        names = ", ".join(caseless(same[0]) for same in duplicates)
+        raise PipelineError(f"`columns` has {names} twice: give one of them another name")
     if sum(isinstance(c, Star) for c in columns) > 1:
         raise PipelineError("`columns` has more than one star")
     return columns
@@ -154,33 +153,32 @@ def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[st
     Raises:
         PipelineError: a declared column references a column that the source does not have.
     """
-    existing = {c.lower(): c for c in columns}
     has = f"the source has {', '.join(columns)}"
-    named = {c.name.lower(): c for c in declared if isinstance(c, Computed)}
+    named = {spelled(c.name, columns): c for c in declared if isinstance(c, Computed)}
     items: dict[str, Item] = {}
     for item in declared or (Star(),):
         if isinstance(item, Star):
-            if missing := [c for c in item.but if c.lower() not in existing]:
+            but = {c: spelled(c, columns) for c in item.but}
+            if missing := [c for c, column in but.items() if column not in columns]:
                 raise PipelineError(f"{table}: `columns` leaves out {', '.join(missing)}, and {has}")
-            but = {c.lower() for c in item.but}
             for c in columns:
-                if c.lower() not in but and c.lower() not in named:
+                if c in named:
+                    items[named[c].name] = _item(table, named[c], columns, has)
+                elif c not in but.values():
                     items[c] = Item(c, exp.column(exp.to_identifier(c, quoted=True)), (c,), True)
-                elif c.lower() in named:
-                    items[named[c.lower()].name] = _item(table, named[c.lower()], existing, has)
             continue
-        items[item.name] = _item(table, item, existing, has)
+        items[item.name] = _item(table, item, columns, has)
     return items
 
 
-def _item(table: str, computed: Computed, existing: Mapping[str, str], has: str) -> Item:
-    if missing := [r for r in computed.roots if r.lower() not in existing]:
+def _item(table: str, computed: Computed, columns: Sequence[str], has: str) -> Item:
+    sources = {r: spelled(r, columns) for r in computed.roots}
+    if missing := [r for r, source in sources.items() if source not in columns]:
         raise PipelineError(
             f"{table}: `columns` computes {computed.name} from {', '.join(missing)}, and {has}. (A column is "
             "known only once an event has contained it)"
         )
-    sources = tuple(dict.fromkeys(existing[r.lower()] for r in computed.roots))
-    return Item(computed.name, computed.value, sources, computed.is_plain)
+    return Item(computed.name, computed.value, tuple(dict.fromkeys(sources.values())), computed.is_plain)
 
 
 def normalized(declared: Sequence[Star | Computed]) -> list[str]:

@@ -11,6 +11,7 @@ from lake_assets.final.declared_order import columns_of_order, kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.final.staging_projection import Projection
+from lake_assets.lake.column_spelling import caseless
 
 
 def check_names(spec: FinalSpec, items: Collection[str], option: str, names: Sequence[str]) -> None:
@@ -70,7 +71,7 @@ def table_key(spec: FinalSpec, projection: Projection, source_key: Sequence[str]
 
 def check_added(spec: FinalSpec, items: Collection[str], added: Mapping[str, str]) -> None:
     """Raise PipelineError if the source has a column that the table adds itself."""
-    if clash := [c for c in items if c.lower() in added]:
+    if clash := [c for c in items if caseless(c) in added]:
         adds = "`deletes: soft`" if DELETED in added else "`mode: scd2`"
         raise PipelineError(
             f"{spec.table}: the source has a column {clash[0]}, which {adds} adds itself: declare another name for "

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 
 from lake_assets.final.column_selection import Computed, Star
 from lake_assets.lake import TableId
-from lake_assets.lake.names import spelled
+from lake_assets.lake.column_spelling import spelled
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.partitioning.table_partitions import Partitions

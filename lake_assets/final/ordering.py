@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from lake_assets.formats import EventFormat
 from lake_assets.formats.event_model import POSITION, SEQUENCE
-from lake_assets.formats.format_base import Format
 from lake_assets.lake.names import literal
 
 
@@ -29,12 +28,12 @@ class Ordering:
     @classmethod
     def declared(cls) -> Ordering:
         """Return the properties of sequences made of declared columns: they identify no change."""
-        return cls("false", Format.transaction)
+        return cls("false", EventFormat.transaction)
 
     @property
     def has_transactions(self) -> bool:
         """Whether events have a transaction number."""
-        return self.transaction != Format.transaction
+        return self.transaction != EventFormat.transaction
 
     def is_late(self, sequence: str, position: int) -> Column:
         """Whether an event is not strictly after the given one: before it, in the same transaction, or part of the same

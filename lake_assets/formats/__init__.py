@@ -6,6 +6,7 @@ here.
 """
 
 from lake_assets.formats.event_model import EventColumn, EventPlan, SourceTable
-from lake_assets.formats.registry import FORMATS, EventFormat, event_format
+from lake_assets.formats.format_base import EventFormat
+from lake_assets.formats.registry import FORMATS, event_format
 
 __all__ = ["FORMATS", "EventColumn", "EventFormat", "EventPlan", "SourceTable", "event_format"]

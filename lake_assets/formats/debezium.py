@@ -26,7 +26,7 @@ from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
 from lake_assets.formats.debezium_tombstones import plan_tombstone
 from lake_assets.formats.event_model import EventPlan, Hints, Keyed, Planned, Seen, SnapshotRow, SourceTable
-from lake_assets.formats.format_base import Format, named
+from lake_assets.formats.format_base import EventFormat, named
 from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION, upgraded
 from lake_assets.formats.nested_text import without_nested_text
 from lake_assets.formats.types.inferred_types import parse_schema
@@ -37,7 +37,7 @@ _WHOLE_SNAPSHOT = ("true", "first", "first_in_data_collection", *_LAST_ROW)
 _PLACE_OF_SNAPSHOT = ("lsn", "file", "pos", "commit_lsn", "scn")
 
 
-class Debezium(Format):
+class Debezium(EventFormat):
     """See the module."""
 
     numbered, transaction, stored, log = NUMBERED, TRANSACTION, STORED, LOG
@@ -57,8 +57,6 @@ class Debezium(Format):
         A record that consists of the value alone gives a line break and the value's schema; a tombstone gives two line
         breaks and the key's schema.
         """
-        if not isinstance(record, dict):
-            return ""
         if _is_wrapped(record):
             if _payload(record["value"]) is None:
                 return f"{_TOMBSTONE}{_schema(record.get('key'))}"
@@ -84,7 +82,7 @@ class Debezium(Format):
         value, _ = _value_and_topic(record)
         if not isinstance(value, dict) or (value.get("op") or value.get("__op")) != "r":
             return None
-        fields = value["source"] if isinstance(value.get("source"), dict) else _added_to(value)
+        fields = _source_of(value)
         marker = str(fields.get("snapshot")).lower()
         if marker not in _WHOLE_SNAPSHOT:
             return None
@@ -98,7 +96,8 @@ class Debezium(Format):
 
     def without_nested_text(self, text: str, record: Any) -> str | None:
         """See `EventFormat.without_nested_text`: key, value and their payloads may be text."""
-        if not any(map(_is_text, _parts(record))):
+        parts = (record.get("key"), record["value"]) if _is_wrapped(record) else (record,)
+        if not any(isinstance(part, str) or isinstance(_payload(part), str) for part in parts):
             return None
         plain = without_nested_text(text, FIELDS_OF_RECORD)
         return plain if plain != text else None
@@ -109,17 +108,14 @@ class Debezium(Format):
             return ()  # a tombstone of which only the value is stored
         if not isinstance(record, dict):
             raise MalformedRecordError('expected an object with "key" and "value"')
-        wrapped = _is_wrapped(record)
-        value = record["value"] if wrapped else record
-        if isinstance(value, dict) and set(value) == {"schema", "payload"}:
-            if value["payload"] is not None and not isinstance(value["schema"], dict):
-                raise MalformedRecordError('"schema" is not a schema')
-            value = value["payload"]
+        whole = record["value"] if _is_wrapped(record) else record
+        value, topic = _value_and_topic(record)
         if value is None:
             return ()  # a tombstone
+        if _has_schema(whole) and not isinstance(whole["schema"], dict):
+            raise MalformedRecordError('"schema" is not a schema')
         if not isinstance(value, dict):
             raise MalformedRecordError('"value" is not an object: neither an envelope nor a row')
-        topic = _topic(record) if wrapped else ""
         if "op" in value and isinstance(value.get("source"), dict):
             return () if value["op"] == MESSAGE else _of_source(value["source"])
         if "__op" in value or "__deleted" in value:
@@ -136,19 +132,13 @@ class Debezium(Format):
         value, _ = _value_and_topic(record)
         if not isinstance(value, dict):
             return None
-        fields = value["source"] if isinstance(value.get("source"), dict) else _added_to(value)
-        database = fields.get("db")
+        database = _source_of(value).get("db")
         return database if isinstance(database, str) and database else None
 
     def keyed(self, record: Any) -> Keyed | None:
         """See `EventFormat.keyed`."""
-        if record is None:
-            return Keyed("tombstone")
-        if not isinstance(record, dict):
-            return None
-        wrapped = _is_wrapped(record)
-        value = _payload(record["value"] if wrapped else record)
-        topic, key = (_topic(record), _payload(record.get("key"))) if wrapped else ("", None)
+        value, topic = _value_and_topic(record)
+        key = _payload(record.get("key")) if _is_wrapped(record) else None
         if value is None:
             return Keyed("tombstone", topic, key)
         if not isinstance(value, dict):
@@ -178,50 +168,36 @@ def _plans(seen: Seen, hints: Hints) -> list[EventPlan]:
     ]
 
 
-def _topic(record: Mapping[str, Any]) -> str:
-    return next((record[k] for k in ("destination", "topic") if isinstance(record.get(k), str)), "")
+def _has_schema(part: Any) -> bool:
+    return isinstance(part, dict) and len(part) == 2 and "schema" in part and "payload" in part
 
 
 def _payload(part: Any) -> Any:
-    has_schema = isinstance(part, dict) and len(part) == 2 and "schema" in part and "payload" in part
-    return part["payload"] if has_schema else part
+    return part["payload"] if _has_schema(part) else part
 
 
-def _added_to(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that ExtractNewRecordState added to a row, without their prefixes."""
-    return {n.removeprefix(p): v for p in reversed(META) for n, v in row.items() if n.startswith(p)}
+def _source_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `source` of an envelope, or the fields that ExtractNewRecordState added to a row."""
+    if isinstance(value.get("source"), dict):
+        return value["source"]
+    return {n.removeprefix(p): v for p in reversed(META) for n, v in value.items() if n.startswith(p)}
 
 
-def _is_wrapped(record: dict[str, Any]) -> bool:
-    return "value" in record and set(record) <= FIELDS_OF_RECORD
-
-
-def _parts(record: Any) -> tuple[Any, ...]:
-    """Return the parts of a record that a converter encodes: its key and value, or the value alone."""
-    is_wrapped = isinstance(record, dict) and _is_wrapped(record)
-    return (record.get("key"), record["value"]) if is_wrapped else (record,)
-
-
-def _is_text(part: Any) -> bool:
-    """Whether a part of a record, or its payload, is a string."""
-    return isinstance(part, str) or (
-        isinstance(part, dict) and isinstance(part.get("payload"), str) and set(part) == {"schema", "payload"}
-    )
+def _is_wrapped(record: Any) -> bool:
+    return isinstance(record, dict) and "value" in record and set(record) <= FIELDS_OF_RECORD
 
 
 def _value_and_topic(record: Any) -> tuple[Any, str]:
     """Return the value of a record without its schema, and the topic, if it has one."""
-    value, topics = _parts(record)[-1], ("", "")
-    if value is not record:
-        topics = (record.get("destination"), record.get("topic"))
-    if isinstance(value, dict) and set(value) == {"schema", "payload"}:
-        value = value["payload"]
-    return value, next((t for t in topics if isinstance(t, str)), "")
+    if not _is_wrapped(record):
+        return _payload(record), ""
+    topics = (record.get("destination"), record.get("topic"))
+    return _payload(record["value"]), next((t for t in topics if isinstance(t, str)), "")
 
 
 def _schema(part: Any) -> str:
     """Return the schema of a key or value as text; empty if it has none."""
-    if isinstance(part, dict) and set(part) == {"schema", "payload"} and isinstance(part["schema"], dict):
+    if _has_schema(part) and isinstance(part["schema"], dict):
         return orjson.dumps(part["schema"]).decode() if "fields" in part["schema"] else ""
     return ""
 

@@ -46,12 +46,7 @@ def is_signal_table(table: SourceTable) -> bool:
 
 
 def control_kind(value: Mapping[str, Any], topic: str = "") -> str | None:
-    """Return what a record is that says nothing about a row; None: it is none of these.
-
-    Args:
-        value: the record's value, without its schema.
-        topic: its topic, if known.
-    """
+    """Return what a record is that says nothing about a row; None: it is none of these."""
     if "op" in value and isinstance(value.get("source"), dict):
         if value["op"] == MESSAGE:
             return MESSAGES

@@ -6,16 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.formats.event_model import (
-    DELETE,
-    INSERT,
-    READ,
-    TRUNCATE,
-    UPDATE,
-)
+from lake_assets.formats.event_model import DELETE, INSERT, READ, TRUNCATE, UPDATE
 from lake_assets.formats.log_positions import FIELDS, position
 from lake_assets.formats.sequences import version
 from lake_assets.formats.types.text_types import Reading
+from lake_assets.lake.column_spelling import clashes
 from lake_assets.lake.names import literal, quote
 
 META = ("__source_", "__")  # prefixes of the fields that ExtractNewRecordState adds
@@ -59,7 +54,7 @@ class Texts:
     @classmethod
     def of(cls, *objects: Collection[str]) -> Texts:
         """Choose the form for objects with these fields."""
-        return cls(all(names and len({n.lower() for n in names}) == len(names) for names in objects))
+        return cls(all(names and not clashes(names) for names in objects))
 
     def type(self, names: Collection[str]) -> str:
         """Return the Spark SQL type of an object with these fields."""
@@ -81,35 +76,45 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """SQL of the parts of an event.
+class ParsedRecord:
+    """Where a parsed record holds its parts, as SQL.
 
     Attributes:
         texts: how objects are parsed.
         parsed: SQL over `record` that returns `e`, over which all other expressions are written.
-        op: the op.
-        sequence: the order of changes; None: nothing orders them.
-        is_by_time: whether a time is all that orders them.
-        event_time: the time of the change.
-        before: the old row.
-        after: the new row.
+        at: the envelope, or the flattened row.
         key: the key; None if the records have none.
         key_names: fields of the key.
-        deleted: whether the values come from the old row; None if old and new row are in one place.
-        envelope: the struct of op, before, after and source; None if there is no envelope.
-        names: an array of the new row's column names, if a row may lack columns that others have; None if all rows have
-            the same columns.
     """
 
     texts: Texts
     parsed: str
+    at: str
+    key: str | None
+    key_names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Layout(ParsedRecord):
+    """SQL of the parts of an event.
+
+    Attributes:
+        op: the op.
+        sequence: the order of changes; None: nothing orders them.
+        event_time: the time of the change.
+        before, after: the old and the new row.
+        deleted: whether the values come from the old row; None if old and new row are in one place.
+        envelope: the struct of op, before, after and source; None if there is no envelope.
+        names: an array of the new row's column names, if a row may lack columns that others have; None if all rows have
+            the same columns.
+        is_by_time: whether a time is all that orders the changes.
+    """
+
     op: str
     sequence: str | None
     event_time: str
     before: str
     after: str
-    key: str | None
-    key_names: frozenset[str] = frozenset()
     deleted: str | None = None
     envelope: str | None = None
     names: str | None = None
@@ -121,30 +126,13 @@ def order_fields(source: Collection[str]) -> tuple[str, ...]:
     return tuple(f for f in FIELDS if f in source) if source else FIELDS
 
 
-def enveloped_layout(
-    texts: Texts,
-    parsed: str,
-    at: str,
-    key: str | None,
-    key_names: Collection[str],
-    of_source: Collection[str],
-) -> Layout:
-    """Return the layout of an envelope with op, before, after and source.
-
-    Args:
-        texts: how objects are parsed.
-        parsed: SQL over `record` that returns `e`.
-        at: SQL of the envelope.
-        key: SQL of the key; None if the records have none.
-        key_names: fields of the key.
-        of_source: fields of the `source` that may order the events.
-    """
-    source = f"{at}.source"
+def enveloped_layout(record: ParsedRecord, of_source: Collection[str]) -> Layout:
+    """Return the layout of an envelope; `of_source`: fields of its `source` that may order the events."""
+    at, source = record.at, f"{record.at}.source"
     ops = {**_OPS, MOVED: INSERT}
     cases = " ".join(f"WHEN {at}.op = {literal(k)} THEN {literal(v)}" for k, v in ops.items())
     return Layout(
-        texts=texts,
-        parsed=parsed,
+        **vars(record),
         # An insert or update without a new row would become a row of nulls.
         op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
         sequence=position({f: f"{source}.{f}" for f in of_source}, f"{at}.op = 'r'"),
@@ -153,37 +141,21 @@ def enveloped_layout(
         ),
         before=f"{at}.before",
         after=f"{at}.after",
-        key=key,
-        key_names=frozenset(key_names),
         deleted=f"{at}.op = 'd'",
         envelope=at,
     )
 
 
-def flattened_layout(
-    texts: Texts,
-    parsed: str,
-    at: str,
-    key: str | None,
-    key_names: Collection[str],
-    fields: Collection[str],
-) -> Layout:
+def flattened_layout(record: ParsedRecord, fields: Collection[str]) -> Layout:
     """Return the layout of a row with fields that ExtractNewRecordState added.
-
-    Args:
-        texts: how objects are parsed.
-        parsed: SQL over `record` that returns `e`.
-        at: SQL of the row.
-        key: SQL of the key; None if the records have none.
-        key_names: fields of the key.
-        fields: fields of the row.
 
     Raises:
         UnsupportedEventError: no added field tells the op.
     """
+    at = record.at
 
     def added(*what: str) -> str | None:
-        return next((texts.value(at, p + w) for w in what for p in META if p + w in fields), None)
+        return next((record.texts.value(at, p + w) for w in what for p in META if p + w in fields), None)
 
     op, deleted = added("op"), added("deleted")
     cases = [f"WHEN {deleted} = 'true' THEN {literal(DELETE)}"] if deleted else []
@@ -206,15 +178,12 @@ def flattened_layout(
     ]
     happened = f"timestamp_micros(coalesce({', '.join(times)}))"
     return Layout(
-        texts=texts,
-        parsed=parsed,
+        **vars(record),
         op=f"CASE {' '.join(cases)} END",
         sequence=sequence or (version(stamp) if stamp else None),
         event_time=happened,
         before=at,
         after=at,
-        key=key,
-        key_names=frozenset(key_names),
         is_by_time=sequence is None,
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from lake_assets.errors import OrderUnknownError, UnsupportedEventError
 from lake_assets.formats.debezium_layouts import (
     MOVED,
     Layout,
+    ParsedRecord,
     SourceColumn,
     Texts,
     enveloped_layout,
@@ -19,31 +19,12 @@ from lake_assets.formats.debezium_layouts import (
     is_added,
     order_fields,
 )
-from lake_assets.formats.event_model import (
-    NO_OLD_ROW,
-    UPDATE,
-    EventColumn,
-    EventPlan,
-    Hints,
-)
-from lake_assets.formats.format_base import lake_names
-from lake_assets.formats.types.connect_types import (
-    read_as_text,
-    read_declared,
-    read_value,
-)
-from lake_assets.formats.types.inferred_types import (
-    VOID,
-    Inferred,
-    either,
-    exact,
-    hides_digits,
-    read_inferred,
-    united,
-    unmarked,
-)
+from lake_assets.formats.event_model import NO_OLD_ROW, UPDATE, EventColumn, EventPlan, Hints
+from lake_assets.formats.types.connect_types import read_as_text, read_declared, read_value
+from lake_assets.formats.types.inferred_types import VOID, Inferred, exact, hides_digits, read_fields, united, unmarked
 from lake_assets.formats.types.placeholders import any_placeholder, placeholders
-from lake_assets.formats.types.text_types import Reading, rare
+from lake_assets.formats.types.text_types import rare
+from lake_assets.lake.column_spelling import by_column, caseless, lake_names
 from lake_assets.lake.names import literal
 
 _NO_ORDER = (
@@ -67,7 +48,6 @@ def plan_with_schema(
         value: fields of the value's schema, an envelope or a row.
         key: fields of the key's schema; empty if records have no key.
         wrapped: whether a record has key and value, or is the value alone.
-        hints: what is known besides the records.
     """
     by_name = {f["field"]: f for f in value}
     enveloped = {"op", "after"} <= set(by_name) and by_name["after"].get("type") == "struct"
@@ -79,11 +59,12 @@ def plan_with_schema(
     of_key = f"key STRUCT<payload: {objects.type(key_names)}>, " if wrapped and key_names else ""
     record = f"{of_key}value STRUCT<payload: {payload}>" if wrapped else f"payload {payload}"
     at = "e.value.payload" if wrapped else "e.payload"
-    parsed, key_map = f"from_json(record, {literal(record)})", "e.key.payload" if of_key else None
+    key_at = "e.key.payload" if of_key else None
+    parsed = ParsedRecord(objects, f"from_json(record, {literal(record)})", at, key_at, frozenset(key_names))
     if enveloped:
-        layout = enveloped_layout(objects, parsed, at, key_map, key_names, of_source)
+        layout = enveloped_layout(parsed, of_source)
     else:
-        layout = flattened_layout(objects, parsed, at, key_map, key_names, by_name)
+        layout = flattened_layout(parsed, by_name)
         fields = [f for f in value if not is_added(f["field"])]
     columns = [source_column(f, hints) for f in fields]
     return _plan(layout, columns, key_names, hints)
@@ -128,41 +109,36 @@ def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
     payload = objects.envelope(names, of_source) if enveloped else objects.type(names)
     of_key = f"key: {key_type}, " if key.fields else ""
     kind = f"STRUCT<{of_key}value: {payload}>" if wrapped else payload
-    at = "e.value"
-    key_map = ("e.key.payload" if nested_key else "e.key") if of_key else None
-    all_fields, readings = row.fields, dict[str, Reading | None]()
+    key_at = ("e.key.payload" if nested_key else "e.key") if of_key else None
+    all_fields = row.fields
     if not enveloped:
         row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not is_added(n)})
+    readings = read_fields(row.fields, hints)
     columns: dict[str, SourceColumn] = {}
-    for name, inferred in row.fields.items():
-        # Two names of one column, before and after a rename that changes only its case.
-        lake_name = hints.rename.get(name, name).lower()
-        if lake_name in columns:
-            columns[lake_name] = replace(columns[lake_name], spellings=(*columns[lake_name].spellings, name))
-            readings[name] = columns[lake_name].reading
-            continue
-        same_column = [i for n, i in row.fields.items() if hints.rename.get(n, n).lower() == lake_name]
-        readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same_column), hints)
-        if reading:
-            columns[lake_name] = SourceColumn(name, reading, any_placeholder(inferred.kind, hints.placeholder))
+    for lake_name, (name, *others) in by_column(row.fields, hints.rename).items():
+        if reading := readings[name]:
+            marks = any_placeholder(row.fields[name].kind, hints.placeholder)
+            # Other names of the column, before and after a rename that changes only its case.
+            columns[caseless(lake_name)] = SourceColumn(name, reading, marks, tuple(others))
     if hides_digits(all_fields, readings):
         columns = {n: replace(c, reading=unmarked(c.reading)) for n, c in columns.items()}
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
     lacks_value = {n: f"{objects.value(after, c.name)} IS NULL" for n, c in columns.items()}
-    keys = {hints.rename.get(k, k).lower() for k in key.fields} | {k.lower() for k in hints.key}
+    keys = {caseless(hints.rename.get(k, k)) for k in key.fields} | set(map(caseless, hints.key))
     # Names matter only if a value is missing, or may be present under two names.
     needs_names = _lacks_any(lacks_value, keys, f"{inner}.op" if enveloped else "")
     needs_names = "true" if any(c.spellings for c in columns.values()) else needs_names
     names = f"CASE WHEN {needs_names} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
-    parsed = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
+    e = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
+    parsed = ParsedRecord(objects, e, "e.value", key_at, frozenset(key.fields))
     before = (("v", f"try_parse_json({exact('record', all_fields, readings)})"), ("r", f"try_cast(v AS {kind})"))
     if enveloped:
-        layout = enveloped_layout(objects, parsed, at, key_map, key.fields, of_source)
+        layout = enveloped_layout(parsed, of_source)
     else:
-        layout = flattened_layout(objects, parsed, at, key_map, key.fields, fields)
+        layout = flattened_layout(parsed, fields)
     plan = _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
     return replace(plan, before=before)
 

@@ -9,9 +9,9 @@ from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats.debezium_layouts import Texts
 from lake_assets.formats.debezium_plans import source_column
 from lake_assets.formats.event_model import DELETE, EventColumn, EventPlan, Hints
-from lake_assets.formats.format_base import lake_names
-from lake_assets.formats.types.inferred_types import VOID, exact, parse_schema, read_inferred
+from lake_assets.formats.types.inferred_types import VOID, exact, parse_schema, read_fields
 from lake_assets.formats.types.text_types import Reading
+from lake_assets.lake.column_spelling import lake_names
 from lake_assets.lake.names import literal
 
 REWRITE = "set delete.tombstone.handling.mode=rewrite and add.fields=op,table in ExtractNewRecordState"
@@ -25,7 +25,6 @@ def plan_tombstone(key: Sequence[Mapping[str, Any]] | None, shape: str | None, h
     Args:
         key: fields of the key's schema; None if the keys have none.
         shape: common type of records whose keys have no schema.
-        hints: what is known besides the records.
 
     Raises:
         UnsupportedEventError: the keys do not name their columns.
@@ -52,7 +51,7 @@ def _inferred(shape: str | None, hints: Hints) -> EventPlan:
             f"unknown ({REWRITE})"
         )
     names = lake_names(key.fields, hints.rename)
-    readings = {field: read_inferred(name, key.fields[field], hints) for field, name in names.items()}
+    readings = read_fields(key.fields, hints)
     objects = Texts.of(key.fields)
     kind = objects.type(list(key.fields))
     kind = f"STRUCT<payload: {kind}>" if is_nested else kind

@@ -39,22 +39,22 @@ from lake_assets.formats.event_model import (
     Seen,
     SourceTable,
 )
-from lake_assets.formats.format_base import Format, lake_names, named
+from lake_assets.formats.format_base import EventFormat, named
 from lake_assets.formats.named_values import op_of
 from lake_assets.formats.row_layouts import ANY, LOAD, OPS, RowLayout, op_of_word, word_of
 from lake_assets.formats.sequences import FIRST, KIND, KIND_OF_FEED, STORED, not_placed, placed, version
 from lake_assets.formats.types.inferred_types import (
     VOID,
     Inferred,
-    either,
     exact,
     hides_digits,
     parse_schema,
-    read_inferred,
+    read_fields,
     united,
     unmarked,
 )
 from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
+from lake_assets.lake.column_spelling import by_column, caseless, lake_names
 from lake_assets.lake.names import literal
 
 TEXT, TYPES, ROW = "@text", "@types", "row"
@@ -86,7 +86,7 @@ class _Layout:
 
 
 @dataclass(frozen=True)
-class Rows(Format):
+class Rows(EventFormat):
     """See the module.
 
     Attributes:
@@ -137,7 +137,7 @@ class Rows(Format):
             record = record.get(TEXT, record.get(ROW))
         if not isinstance(record, dict):
             raise MalformedRecordError("expected an object, the columns of a row")
-        op = next((v for k, v in record.items() if k.lower() == self.op.lower()), None)
+        op = next((v for k, v in record.items() if caseless(k) == caseless(self.op)), None)
         if isinstance(op, dict | list) or op_of_word(word_of(op), self.words, self.missing) is None:
             advice = "" if self.version else " (`flag` declares other columns and values)"
             raise MalformedRecordError(f"{self.op} is {op!r}, expected one of {', '.join(self.words)}{advice}")
@@ -153,7 +153,7 @@ class Rows(Format):
 
     def _plan(self, layout: _Layout, hints: Hints) -> EventPlan:
         def column(name: str | None) -> str | None:
-            return next((c for c in layout.readings if name and c.lower() == name.lower()), None)
+            return next((c for c in layout.readings if name and caseless(c) == caseless(name)), None)
 
         flag = column(self.op)
         if flag is None and not self.missing:
@@ -161,14 +161,16 @@ class Rows(Format):
         word = f"coalesce(lower(trim({_value(flag)})), '')" if flag else "''"
         commit = next(filter(None, map(column, self.version)), None)
         times = [c for c in map(column, self.time) if c]
-        readings = {c: r for c, r in layout.readings.items() if c.lower() not in self.technical}
-        sources_of = _source_names(readings, layout, hints)
+        readings = {c: r for c, r in layout.readings.items() if caseless(c) not in self.technical}
+        if layout.is_one_form:
+            lake_names(readings, hints.rename)  # raises if a row has two columns of one name
+        sources_of = by_column(readings, hints.rename)
         op = self._op(word)
         sequence, no_place = self._order(word, times)
         if commit:
             after = f"CASE WHEN {op} = {literal(DELETE)} THEN '0' ELSE '1' END"
             sequence = f"concat({version(_value(commit))}, '/', {after})"
-            if commit.lower() == _ORDINAL and (snapshot := column(_SNAPSHOT)):
+            if caseless(commit) == _ORDINAL and (snapshot := column(_SNAPSHOT)):
                 sequence = f"concat({sequence}, coalesce(concat('/', {_value(snapshot)}), ''))"
             no_place = literal(f"{commit} is not a whole number of up to 20 digits")
         if hints.by_row:
@@ -227,18 +229,6 @@ class Rows(Format):
         return sequence, no_place
 
 
-def _source_names(readings: Mapping[str, Reading | None], layout: _Layout, hints: Hints) -> dict[str, list[str]]:
-    """Return the names of each column in the records: several if a rename changed only the case."""
-    if layout.is_one_form:
-        return {name: [c] for c, name in lake_names(readings, hints.rename).items()}
-    sources_of: dict[str, list[str]] = {}
-    spelled: dict[str, str] = {}
-    for c in readings:
-        name = hints.rename.get(c, c)
-        sources_of.setdefault(spelled.setdefault(name.lower(), name), []).append(c)
-    return sources_of
-
-
 def _is_named(names: Sequence[str]) -> str:
     return " OR ".join(f"map_contains_key(e, {literal(n)})" for n in names)
 
@@ -257,17 +247,12 @@ def _layout(seen: Seen, hints: Hints, times: Sequence[str]) -> _Layout:
     if seen.schema == TEXT:
         inferred = inferred.fields.get(TEXT, VOID)
     fields = united(inferred, Inferred("OBJECT")).fields
-    alike: dict[str, Inferred] = {}
-    for c, i in fields.items():
-        called = hints.rename.get(c, c).lower()
-        alike[called] = either(alike.get(called, VOID), i)
-    names = {c: hints.rename.get(c, c) for c in fields}
-    read = {c: read_inferred(name, alike[name.lower()], hints) for c, name in names.items()}
+    read = read_fields(fields, hints)
     if seen.schema == TEXT:
         return _Layout(f"from_json(record, {literal(f'`{TEXT}` {_MAP}')})[{literal(TEXT)}]", read)
     # The order of changes is read from the text of its column, whatever the column's type is.
-    lower = {t.lower() for t in times}
-    texts = {c: Reading("string") if c.lower() in lower else r for c, r in read.items()}
+    are_times = set(map(caseless, times))
+    texts = {c: Reading("string") if caseless(c) in are_times else r for c, r in read.items()}
     if hides_digits(fields, texts):
         read = {c: r and unmarked(r) for c, r in read.items()}
     return _Layout(f"try_cast(try_parse_json({exact('record', fields, texts)}) AS {_MAP})", read)
@@ -289,7 +274,7 @@ def change_set(layout: RowLayout) -> Rows:
         missing=layout.missing,
         time=layout.time,
         needs_time=bool(layout.time),
-        technical=frozenset({layout.column.lower()}),
+        technical=frozenset({caseless(layout.column)}),
     )
 
 

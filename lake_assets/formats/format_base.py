@@ -1,34 +1,42 @@
-"""What all formats share: defaults of `EventFormat`, names of columns, decoding of JSON."""
+"""What all wire formats share: their interface with its defaults, checks of names, decoding of JSON."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
 import orjson
 
-from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.formats.event_model import (
-    SEQUENCE,
-    Boundary,
-    EventPlan,
-    Hints,
-    Keyed,
-    Planned,
-    Seen,
-    SnapshotRow,
-    SourceTable,
-)
+from lake_assets.errors import MalformedRecordError
+from lake_assets.formats.event_model import SEQUENCE, Boundary, Hints, Keyed, Planned, Seen, SnapshotRow, SourceTable
 from lake_assets.formats.nested_text import without_nested_text
 
 # Spark's parsers recurse per level, and overflow their stack before level 1,000.
 DEPTH = 200
 
 
-class Format(ABC):
-    """Base class of the wire formats; see `EventFormat` for its members."""
+class EventFormat(ABC):
+    """A wire format of change events.
+
+    Attributes:
+        shape: SQL aggregate over `record` that describes all records of one schema together; None if no plan of the
+            format needs it.
+        whole: whether a column that a row lacks is null; otherwise it is unchanged.
+        numbered: SQL over `_sequence`: whether it identifies a single change. Then events with the same sequence, key
+            and op are the same event delivered again, and a delete and an insert with the same sequence are the two
+            halves of a key change.
+        transaction: SQL over `_sequence` of the part that all changes of a transaction share; NULL if it has none.
+        identity: SQL over `_sequence` of the part that identifies a numbered change.
+        stored: SQL that converts `_sequence` in staging tables, possibly from earlier versions, to today's sortable
+            form.
+        kind: SQL over `_sequence` of its kind (numbers, moments), if a stream might mix kinds that cannot be compared;
+            None if the format has only one kind.
+        log: SQL over `_sequence` of the log that it is a position in, NULL if it is none: positions in different logs
+            cannot be compared. None if the events of a stream are always of one log.
+        tombstone: SQL over `record`: whether it may be a tombstone with a key; None if the format has none.
+    """
 
     shape: str | None = None
     whole: bool = False
@@ -42,68 +50,74 @@ class Format(ABC):
 
     @property
     def same_again(self) -> str:
-        """See `EventFormat.same_again`."""
+        """SQL over `_sequence`: whether equal events with the same sequence are one change that was delivered again.
+
+        Consecutive ones are not: they are equal rows of one commit.
+        """
         return self.numbered
 
     def upgraded(self, sequence: str) -> str:
-        """See `EventFormat.upgraded`."""
+        """Return a `_sequence` of an earlier version, in a watermark, in today's form: what `stored` is for tables."""
         return sequence
 
     def schema_of(self, record: Any) -> str:
-        """See `EventFormat.schema_of`."""
+        """Return the schema of a decoded record as text; records with equal text are read by the same plan."""
         return ""
 
+    def says_all(self, schema: str) -> bool:
+        """Whether the result of `schema_of` suffices to read the records, without the aggregate `shape`."""
+        return bool(schema)
+
     def without_schema(self, text: str, schema: str) -> str | None:
-        """See `EventFormat.without_schema`."""
-        return None
-
-    def boundary(self, record: Any) -> Boundary | None:
-        """See `EventFormat.boundary`."""
-        return None
-
-    def control_kind(self, record: Any) -> str | None:
-        """See `EventFormat.control_kind`."""
+        """Return a record as received without its schema (`schema_of`); None if it has none that can be removed."""
         return None
 
     def without_nested_text(self, text: str, record: Any) -> str | None:
-        """See `EventFormat.without_nested_text`."""
+        """Return a record as received with objects where it has JSON text inside JSON; None if it has none."""
         plain = without_nested_text(text) if isinstance(record, str) else text
         return plain if plain != text else None
 
+    def boundary(self, record: Any) -> Boundary | None:
+        """Return what a decoded record says about its transaction, in formats with lines around one; otherwise None."""
+        return None
+
+    def control_kind(self, record: Any) -> str | None:
+        """Return what a decoded record is that says nothing about a row (`heartbeats`, `signals`, ...).
+
+        None: it is about rows, or a tombstone.
+        """
+        return None
+
     def snapshot_row(self, record: Any) -> SnapshotRow | None:
-        """See `EventFormat.snapshot_row`."""
+        """Return what a decoded record says about the snapshot of a whole table that it is part of; otherwise None."""
         return None
 
     def keyed(self, record: Any) -> Keyed | None:
-        """See `EventFormat.keyed`."""
+        """Return what a decoded record says about the row of its key, in formats with tombstones; otherwise None."""
         return None
 
     def database(self, record: Any) -> str | None:
-        """See `EventFormat.database`."""
+        """Return the database that a decoded record names, besides the schema of its table; None if it names none."""
         return None
-
-    def says_all(self, schema: str) -> bool:
-        """See `EventFormat.says_all`."""
-        return bool(schema)
 
     @abstractmethod
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
-        """See `EventFormat.routes`."""
+        """Return the source tables of a decoded JSON record; empty if it does not concern rows (a tombstone).
+
+        Args:
+            table: the declared table of the stream, folder or file, for records that do not name one.
+
+        Raises:
+            MalformedRecordError: the record is not a change event of this format.
+        """
 
     @abstractmethod
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """See `EventFormat.plans`."""
+        """Return the plans that together read all records of a batch.
 
-    def route(self, record: Any) -> SourceTable | None:
-        """See `EventFormat.route`."""
-        tables = self.routes(record)
-        if len(tables) > 1:
-            raise UnsupportedEventError(f"one record about {len(tables)} tables: {', '.join(map(str, tables))}")
-        return tables[0] if tables else None
-
-    def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
-        """See `EventFormat.plan`."""
-        return self.plans((Seen(schema),), Hints(rename=rename))[0].plan
+        Raises:
+            UnsupportedEventError: a schema contains something that cannot be read exactly.
+        """
 
 
 def schema_key(schema: str) -> str:
@@ -115,7 +129,6 @@ def decode(line: bytes | str, depth: int = DEPTH) -> Any:
     """Decode one line of a stream as JSON.
 
     Args:
-        line: the line.
         depth: the deepest nesting allowed, at most `DEPTH`.
 
     Raises:
@@ -150,50 +163,6 @@ def _is_deep(record: Any, depth: int) -> bool:
         if not level:
             return False
     return True
-
-
-def lake_names(columns: Iterable[str], rename: Mapping[str, str]) -> dict[str, str]:
-    """Return names in the lake by source name.
-
-    Raises:
-        UnsupportedEventError: two columns would have the same name (names in the lake ignore case).
-    """
-    names = {c: rename.get(c, c) for c in columns}
-    by_name: dict[str, list[str]] = {}
-    for source, name in names.items():
-        by_name.setdefault(name.lower(), []).append(source)
-    if shared := [sources for sources in by_name.values() if len(sources) > 1]:
-        conflicts = "; ".join(" and ".join(sources) for sources in shared)
-        raise UnsupportedEventError(
-            f"columns {conflicts} share one name in the lake, which ignores case: declare another name for one of "
-            "them (`rename`)"
-        )
-    return names
-
-
-class LakeNames(Mapping[str, str]):
-    """Names in the lake by source name: the declared name, or else the existing spelling in the lake.
-
-    The lake ignores case: a source column called `Name` and later `name` is one column there.
-    """
-
-    def __init__(self, declared: Mapping[str, str], existing: Iterable[str]) -> None:
-        """
-        Args:
-            declared: declared names in the lake, by source name.
-            existing: existing names in the lake.
-        """
-        self.declared = dict(declared)
-        self._spelled = {name.lower(): name for name in existing}
-
-    def __getitem__(self, name: str) -> str:
-        return self.declared[name] if name in self.declared else self._spelled[name.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.declared)
-
-    def __len__(self) -> int:
-        return len(self.declared)
 
 
 def named(value: Any, what: str) -> str:

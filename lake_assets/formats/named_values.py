@@ -14,21 +14,26 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from lake_assets.errors import KeyChangedError
+from lake_assets.errors import KeyChangedError, MalformedRecordError
 from lake_assets.formats.event_model import (
     DELETE,
     INSERT,
     NO_OLD_ROW,
     NO_OP,
+    NO_PLACE,
     TRUNCATE,
     UPDATE,
     EventColumn,
     EventPlan,
     Hints,
+    Planned,
+    Seen,
     SourceTable,
 )
-from lake_assets.formats.format_base import lake_names
+from lake_assets.formats.format_base import EventFormat
+from lake_assets.formats.types.postgres_types import read_postgres
 from lake_assets.formats.types.text_types import Reading, normal, read_text, widest
+from lake_assets.lake.column_spelling import by_column, caseless, lake_names
 from lake_assets.lake.names import literal
 
 # Matches every number outside of strings, to quote it: Spark's JSON functions read numbers with a fraction as doubles,
@@ -103,7 +108,7 @@ def key_of(batch_forms: Sequence[Form], hints: Hints) -> tuple[str, ...]:
     if hints.key:
         return _in_source(hints.key, names, hints)
     keys = {f.pk for f in batch_forms if f.pk}
-    in_lake = {tuple(sorted(hints.rename.get(k, k).lower() for k in key)) for key in keys}
+    in_lake = {tuple(sorted(caseless(hints.rename.get(k, k)) for k in key)) for key in keys}
     if len(in_lake) > 1:
         raise KeyChangedError(f"events of {hints.table} name different keys: {' and '.join(map(str, sorted(keys)))}")
     # Inserts may not name the key: old keys come with updates and deletes.
@@ -114,71 +119,73 @@ def _in_source(key: tuple[str, ...], names: Iterable[str], hints: Hints) -> tupl
     return tuple(next((n for n in names if hints.rename.get(n, n) == k), k) for k in key)
 
 
-def plans(
-    parsed: str, events: str, batch_forms: Sequence[Form], hints: Hints, read: Callable[[str | None], Reading]
-) -> tuple[EventPlan, ...]:
-    """Return one plan, or several if the types of a column have no common type: each reads the events with its types.
+class NamedValues(EventFormat):
+    """Base of the formats of this form.
 
-    Args:
+    Attributes:
         parsed: SQL over `record` that returns `e`.
-        events: SQL over `e` that returns the array of `x`, only events of the table in `hints`.
-        batch_forms: all forms of the batch.
-        hints: what is known besides the records.
-        read: returns how a value is read, given its type as named by the events; None if they name no type.
+        events: SQL over `e` that returns the array of `x`.
+        no_place: see `EventPlan`.
     """
-    keys = tuple(dict.fromkeys(chain([key_of(batch_forms, hints)], (f.pk for f in batch_forms if f.pk))))
-    if hints.by_row:
-        keys = ((),)
-    sources = _sources(batch_forms, hints)
-    groups = _groups(batch_forms, sources, read, hints)
-    spelled = {source: name for name, all_sources in sources.items() for source in all_sources}
-    key = tuple(spelled.get(k, hints.rename.get(k, k)) for k in keys[0])
-    # A column may have had another name before: include all names of the key's columns.
-    keys = tuple(tuple(s for k in ks for s in sources.get(spelled.get(k, k), [k])) for ks in keys)
-    event_plans: list[EventPlan] = []
-    for i, types in enumerate(groups):
+
+    parsed: str
+    events: str
+    no_place: str = literal(NO_PLACE)
+
+    def read(self, kind: str | None) -> Reading:
+        """Return how a value is read, given its type as named by the events; None if they name no type."""
+        return read_postgres(kind) if kind else Reading("string")
+
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """See `EventFormat.plans`: several if the types of a column have no common type, each for its own types."""
+        batch_forms = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
+        events = f"filter({self.events}, x -> {about(hints.table)})"
+        keys = tuple(dict.fromkeys(chain([key_of(batch_forms, hints)], (f.pk for f in batch_forms if f.pk))))
+        if hints.by_row:
+            keys = ((),)
+        sources = _sources(batch_forms, hints)
+        groups = _groups(batch_forms, sources, self.read, hints)
+        spelled = {source: name for name, all_sources in sources.items() for source in all_sources}
+        key = tuple(spelled.get(k, hints.rename.get(k, k)) for k in keys[0])
+        # A column may have had another name before: include all names of the key's columns.
+        keys = tuple(tuple(s for k in ks for s in sources.get(spelled.get(k, k), [k])) for ks in keys)
         split = _whole_row_events(events, len(sources)) if hints.by_row else _key_change_events(events, keys)
-        columns = [
-            _column(name, sources[name], _reading(types[name], name, hints, read), name in key or hints.by_row)
-            for name in sources
-            if types.get(name)
-        ]
-        listed = {c.name for c in columns}
-        columns += [
-            _column(name, [name], Reading(kind, (f"CAST(NULL AS {kind})",)), name in key or hints.by_row)
-            for name, kind in hints.existing_columns.items()
-            if name not in listed
-        ]
-        event_plans.append(
-            EventPlan(
-                parsed=parsed,
-                op="e.op",
-                sequence="e.x.sequence",
-                event_time="e.x.time",
-                columns=tuple(columns),
-                key=key,
-                split=split,
-                where=_where(groups, sources, i) if len(groups) > 1 else None,
-                index="e.x.place * 2 + e.half",
-                no_op=NO_OLD_ROW if hints.by_row else NO_OP,
-                forms=tuple(frozenset(spelled[n] for n, _ in f.columns) for f in batch_forms if f.columns),
+        shapes = tuple(frozenset(spelled[n] for n, _ in f.columns) for f in batch_forms if f.columns)
+        event_plans: list[EventPlan] = []
+        for i, types in enumerate(groups):
+            readings = {name: _reading(types[name], name, hints, self.read) for name in sources if types.get(name)}
+            missing = {name: kind for name, kind in hints.existing_columns.items() if name not in readings}
+            readings |= {name: Reading(kind, (f"CAST(NULL AS {kind})",)) for name, kind in missing.items()}
+            columns = [
+                _column(name, [name] if name in missing else sources[name], reading, name in key or hints.by_row)
+                for name, reading in readings.items()
+            ]
+            event_plans.append(
+                EventPlan(
+                    parsed=self.parsed,
+                    op="e.op",
+                    sequence="e.x.sequence",
+                    event_time="e.x.time",
+                    columns=tuple(columns),
+                    key=key,
+                    split=split,
+                    where=_where(groups, sources, i) if len(groups) > 1 else None,
+                    index="e.x.place * 2 + e.half",
+                    no_op=NO_OLD_ROW if hints.by_row else NO_OP,
+                    forms=shapes,
+                    no_place=self.no_place,
+                )
             )
-        )
-    return tuple(event_plans)
+        schemas = tuple(dict.fromkeys(s.schema for s in seen))
+        return tuple(Planned(schemas, plan) for plan in event_plans)
 
 
 def _sources(batch_forms: Sequence[Form], hints: Hints) -> dict[str, list[str]]:
     """Return the source names of each column in the lake: two if a rename was declared, or changed only the case."""
-    sources: dict[str, list[str]] = {}
-    spelled: dict[str, str] = {}
+    names: dict[str, str] = {}
     for form in sorted(batch_forms, key=lambda f: -len(f.columns)):
-        lake_names(dict.fromkeys(n for n, _ in (*form.columns, *form.old)), hints.rename)
-        for source in dict.fromkeys(n for n, _ in (*form.columns, *form.old)):
-            name = hints.rename.get(source, source)
-            name = spelled.setdefault(name.lower(), name)
-            if source not in sources.setdefault(name, []):
-                sources[name].append(source)
-    return sources
+        names |= lake_names((n for n, _ in (*form.columns, *form.old)), hints.rename)
+    return by_column(names, hints.rename)
 
 
 Types = dict[str, list[str | None]]
@@ -316,6 +323,28 @@ def _column(name: str, sources: Sequence[str], reading: Reading, is_key: bool) -
     # With the whole old row (replica identity full), an unchanged value is taken from there.
     left_out = f"e.x.kind = {literal(UPDATE)} AND e.op <> {literal(DELETE)} AND NOT ({is_listed})"
     return EventColumn(name, reading.type, text, reading.steps, left_out=left_out)
+
+
+def check_lists(part: Mapping[str, Any], *fields: str, may_be_empty: bool = False) -> None:
+    """Raise MalformedRecordError if names, types and values of columns are not lists of one length.
+
+    Args:
+        part: the record, or a part of it.
+        fields: its fields with the names, the types, which may be missing, and the values.
+        may_be_empty: whether a name may be empty.
+    """
+    names, types, values = map(part.get, fields)
+    if not isinstance(names, list) or not all(is_name(n) and (n or may_be_empty) for n in names):
+        raise MalformedRecordError(f'"{fields[0]}" is not a list of names')
+    if not isinstance(values, list) or len(values) != len(names):
+        raise MalformedRecordError(f'"{fields[0]}" and "{fields[2]}" differ in length')
+    if types is not None and (not isinstance(types, list) or len(types) != len(names)):
+        raise MalformedRecordError(f'"{fields[0]}" and "{fields[1]}" differ in length')
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value may be a column's name, apart from its length."""
+    return isinstance(value, str) and "\x00" not in value
 
 
 def op_of(value: str, words: Mapping[str, str]) -> str:

@@ -24,7 +24,6 @@ def without_nested_text(text: str, wrapper: Collection[str] = ()) -> str:
     """Return a record in which each JSON object that is given as a string is an object.
 
     Args:
-        text: a record that is valid JSON.
         wrapper: the fields of a record around key and value. Key, value and payload are looked into; empty: only the
             record as a whole is.
     """

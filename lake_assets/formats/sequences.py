@@ -72,7 +72,6 @@ def not_placed(what: str, t: str) -> str:
 
     Args:
         what: the record's name for the value.
-        t: SQL of the value's text.
     """
     return (
         f"concat({literal(f'{what} is ')}, left({t}, 100), "

@@ -12,16 +12,14 @@ Source: "Handling upstream data changes via change data capture" (the ChangeEven
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import contextlib
 from typing import Any
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.formats.event_model import Hints, Planned, Seen, SourceTable
-from lake_assets.formats.format_base import Format, named
-from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
+from lake_assets.formats.event_model import SourceTable
+from lake_assets.formats.format_base import named
+from lake_assets.formats.named_values import OPS, NamedValues, check_lists, numbers_as_text, op_of, shape
 from lake_assets.formats.sequences import KIND, STORED, not_placed, placed
-from lake_assets.formats.types.postgres_types import read_postgres
 from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
 
@@ -33,10 +31,11 @@ _FIELDS = (
 )
 
 
-class Simplified(Format):
+class Simplified(NamedValues):
     """See the module."""
 
     stored, kind = STORED, KIND
+    no_place = not_placed("timestamp", "e.x.timestamp")
     parsed = f"from_json({numbers_as_text('record')}, {literal(_FIELDS)})"
     events = (
         f"array(named_struct('kind', {op_of('lower(e.changeType)', OPS)}, 'schema', e.schema, 'name', e.`table`, "
@@ -47,6 +46,18 @@ class Simplified(Format):
     )
     shape = shape(parsed, events)
 
+    def read(self, kind: str | None) -> Reading:
+        """See `NamedValues.read`: types of Postgres, or else of Spark."""
+        reading = super().read(kind)
+        if kind and reading.type.startswith("decimal"):
+            # Postgres rounds values to the type; other writers may not.
+            return read_text(reading.type)
+        if kind and reading.type == "string":
+            # A text type, or not a type of Postgres: try Spark's names.
+            with contextlib.suppress(UnsupportedEventError):
+                return read_text(kind)
+        return reading
+
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""
         if not isinstance(record, dict) or "changeType" not in record:
@@ -55,49 +66,12 @@ class Simplified(Format):
         if not isinstance(kind, str) or kind.lower() not in OPS:
             raise MalformedRecordError(f"no such changeType: {kind!r}")
         if kind.lower() in ("insert", "update"):
-            _check(record, _NAMES)
+            check_lists(record, *_NAMES)
         if kind.lower() in ("update", "delete"):
-            _check(record, _OLD)
+            check_lists(record, *_OLD)
         if "table" in record:
             schema = record.get("schema", table.schema if table else None)
             return (SourceTable(named(schema, '"schema"'), named(record["table"], '"table"')),)
         if table is None:
             raise MalformedRecordError('the record has no "table": declare the table of the stream')
         return (table,)
-
-    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """See `EventFormat.plans`."""
-        batch_forms = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
-        events = f"filter({self.events}, x -> {about(hints.table)})"
-        schemas = tuple(s.schema for s in seen)
-        no_place = not_placed("timestamp", "e.x.timestamp")
-        return tuple(
-            Planned(schemas, replace(plan, no_place=no_place))
-            for plan in plans(self.parsed, events, batch_forms, hints, _read)
-        )
-
-
-def _check(record: dict[str, Any], fields: tuple[str, str, str]) -> None:
-    names, types, values = (record.get(f) for f in fields)
-    if not isinstance(names, list) or not all(isinstance(n, str) and n and "\x00" not in n for n in names):
-        raise MalformedRecordError(f'"{fields[0]}" is not a list of names')
-    if not isinstance(values, list) or len(values) != len(names):
-        raise MalformedRecordError(f'"{fields[0]}" and "{fields[2]}" differ in length')
-    if types is not None and (not isinstance(types, list) or len(types) != len(names)):
-        raise MalformedRecordError(f'"{fields[0]}" and "{fields[1]}" differ in length')
-
-
-def _read(kind: str | None) -> Reading:
-    if not kind:
-        return Reading("string")
-    reading = read_postgres(kind)
-    if reading.type.startswith("decimal"):
-        # Postgres rounds values to the type; other writers may not.
-        return read_text(reading.type)
-    if reading.type == "string":
-        # A text type, or not a type of Postgres: try Spark's names.
-        try:
-            return read_text(kind)
-        except UnsupportedEventError:
-            return reading
-    return reading

@@ -12,26 +12,13 @@ Sources: wal2json's README and source; recordings of version 2.5.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from lake_assets.errors import MalformedRecordError
-from lake_assets.formats.event_model import (
-    DELETE,
-    INSERT,
-    TRANSACTION,
-    TRUNCATE,
-    UPDATE,
-    Boundary,
-    Hints,
-    Planned,
-    Seen,
-    SourceTable,
-)
-from lake_assets.formats.format_base import Format, named
-from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
-from lake_assets.formats.types.postgres_types import read_postgres
-from lake_assets.formats.types.text_types import Reading
+from lake_assets.formats.event_model import DELETE, INSERT, TRANSACTION, TRUNCATE, UPDATE, Boundary, SourceTable
+from lake_assets.formats.format_base import named
+from lake_assets.formats.named_values import OPS, NamedValues, check_lists, is_name, numbers_as_text, op_of, shape
 from lake_assets.lake.names import literal
 
 _TEXTS = "ARRAY<STRING>"
@@ -77,23 +64,7 @@ _V2_SEQUENCE = (
 )
 
 
-def _read(kind: str | None) -> Reading:
-    return read_postgres(kind) if kind else Reading("string")
-
-
-class _Wal2Json(Format):
-    parsed: str
-    events: str
-
-    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """See `EventFormat.plans`."""
-        batch_forms = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
-        events = f"filter({self.events}, x -> {about(hints.table)})"
-        schemas = tuple(dict.fromkeys(s.schema for s in seen))
-        return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, batch_forms, hints, _read))
-
-
-class Wal2JsonV1(_Wal2Json):
+class Wal2JsonV1(NamedValues):
     """Transactions: `{"nextlsn", "timestamp", "change": [...]}`."""
 
     numbered = "length(_sequence) = 27"
@@ -126,7 +97,7 @@ class Wal2JsonV1(_Wal2Json):
         return _MESSAGES if changes else "transactions without changes"
 
 
-class Wal2JsonV2(_Wal2Json):
+class Wal2JsonV2(NamedValues):
     """Changes: `{"action", "schema", "table", "columns", "identity", "pk"}`; B and C lines around transactions."""
 
     # `<commit's LSN>/<change's LSN>` with B lines; otherwise the LSN of the change, followed by `/x<xid>` if known.
@@ -172,15 +143,11 @@ class Wal2JsonV2(_Wal2Json):
             raise MalformedRecordError(f"no such action: {record['action']!r}")
         for part in ("columns", "identity", "pk"):
             listed = record.get(part, [])
-            if not isinstance(listed, list) or not all(isinstance(c, dict) and _text(c.get("name")) for c in listed):
+            if not isinstance(listed, list) or not all(isinstance(c, dict) and is_name(c.get("name")) for c in listed):
                 raise MalformedRecordError(f'"{part}" is not a list of columns')
         if record["action"] in "IU" and "columns" not in record:
             raise MalformedRecordError('"columns" is missing')
         return (_table(record, table),)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and "\x00" not in value
 
 
 def _is_message(change: Any) -> bool:
@@ -202,15 +169,8 @@ def _checked_v1(change: Any, table: SourceTable | None) -> SourceTable:
     if not isinstance(old, dict) or not isinstance(change.get("pk", {}), dict):
         raise MalformedRecordError('"oldkeys" and "pk" must be objects')
     for part, prefix in ((change, "column"), (old, "key")):
-        names, types, values = (part.get(f"{prefix}{what}") for what in ("names", "types", "values"))
-        if names is None and values is None:
-            continue
-        if not isinstance(names, list) or not all(map(_text, names)):
-            raise MalformedRecordError(f'"{prefix}names" is not a list of names')
-        if not isinstance(values, list) or len(values) != len(names):
-            raise MalformedRecordError(f'"{prefix}names" and "{prefix}values" differ in length')
-        if types is not None and (not isinstance(types, list) or len(types) != len(names)):
-            raise MalformedRecordError(f'"{prefix}names" and "{prefix}types" differ in length')
+        if part.get(f"{prefix}names") is not None or part.get(f"{prefix}values") is not None:
+            check_lists(part, f"{prefix}names", f"{prefix}types", f"{prefix}values", may_be_empty=True)
     if change["kind"] in ("insert", "update") and "columnnames" not in change:
         raise MalformedRecordError('"columnnames" is missing')
     return _table(change, table)

@@ -11,7 +11,7 @@ from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.files.file_streams import DEFAULT_LIMITS, Limits
 from lake_assets.formats.row_layouts import RowLayout
 from lake_assets.lake import TableId
-from lake_assets.lake.names import spelled
+from lake_assets.lake.column_spelling import spelled
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown

@@ -88,10 +88,8 @@ def post_commit(catalog: rest.RestCatalog, path: str, table: Identifier, body: d
     has none for commits of several tables.
 
     Args:
-        catalog: the catalog.
         path: the endpoint's path below the catalog's prefix; `{namespace}` and `{table}` are filled in.
         table: the table that is filled in; empty: none.
-        body: the request.
 
     Raises:
         CommitFailedException: a requirement is not met.

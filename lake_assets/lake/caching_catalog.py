@@ -6,8 +6,6 @@ metadata files are immutable and their names never reused, so each is read once.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from sqlalchemy.exc import OperationalError
 
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError
 from lake_assets.lake import thresholds
+from lake_assets.lake.limited_cache import LimitedCache
 from lake_assets.lake.redaction import hide_in
 from lake_assets.lake.variant import table_metadata
 
@@ -46,45 +45,26 @@ _DATABASE_ADVICE = {
 }
 
 
-class MetadataCache:
-    """Contents of the most recently used metadata files, shared by all threads of a process."""
+class MetadataCache(LimitedCache[str, TableMetadata]):
+    """Contents of metadata files by their location; callers may change what they get."""
 
     def __init__(self, most: int = thresholds.CACHED_SNAPSHOTS) -> None:
         """Keep at most `most` snapshots and files in total."""
-        self._max_size, self._size = most, 0
-        self._by_location: OrderedDict[str, TableMetadata] = OrderedDict()
-        self._lock = threading.Lock()
+        super().__init__(most, lambda metadata: 1 + len(metadata.snapshots))
 
-    def get(self, location: str) -> TableMetadata | None:
-        """Return the contents of a file; None if it is not cached."""
-        with self._lock:
-            metadata = self._by_location.get(location)
-            if metadata is None:
-                return None
-            self._by_location.move_to_end(location)
-        return _copy(metadata)
+    def get(self, key: str) -> TableMetadata | None:
+        """Return a copy of the contents of a file; None if it is not cached."""
+        metadata = super().get(key)
+        return None if metadata is None else _copy(metadata)
 
-    def put(self, location: str, metadata: TableMetadata) -> TableMetadata:
-        """Cache the contents of a file; return a copy that the caller may change."""
-        with self._lock:
-            if location not in self._by_location:
-                self._by_location[location] = metadata
-                self._size += _weight(metadata)
-            while self._size > self._max_size:
-                self._size -= _weight(self._by_location.popitem(last=False)[1])
-        return _copy(metadata)
-
-    def __len__(self) -> int:
-        return len(self._by_location)
+    def put(self, key: str, value: TableMetadata) -> TableMetadata:
+        """Cache the contents of a file; return a copy."""
+        return _copy(super().put(key, value))
 
 
 def _copy(metadata: TableMetadata) -> TableMetadata:
     """Copy metadata with separate properties, since writers override some within their process."""
     return metadata.model_copy(update={"properties": dict(metadata.properties)})
-
-
-def _weight(metadata: TableMetadata) -> int:
-    return 1 + len(metadata.snapshots)
 
 
 _cache = MetadataCache()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.spark_session import DEFAULTS, EXTENSIONS, authentication, java_options, packages
+from lake_assets.lake.spark_session import jvm_conf
 from lake_assets.runtime.connect_tokens import VARIABLE, token_for
-from lake_assets.runtime.jars import resolve, spark_home
+from lake_assets.runtime.jars import spark_home
 from lake_assets.runtime.java import find_java
 from lake_assets.runtime.jvm_folders import new_folder
 from lake_assets.runtime.jvm_launch import arguments_for, with_folder, write_settings
@@ -26,18 +26,9 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         JavaNotFoundError, JarsError: Java or the jars are missing.
     """
     conf = {
-        "spark.master": config.spark.master,
-        "spark.driver.memory": config.spark.driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.sql.extensions": EXTENSIONS,
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
-        "spark.driver.defaultJavaOptions": java_options(config),
-        **DEFAULTS,
-        **authentication(config),
+        **jvm_conf(config),
         **config.spark.conf,
     }
     settings = config.home / f"spark-server-{port}.conf"

@@ -15,12 +15,7 @@ from lake_assets.lake.names import quote
 
 
 def guarded(column: str, kind: str) -> str:
-    """Return SQL with the same values, on which conditions are not pushed down.
-
-    Args:
-        column: SQL of the column.
-        kind: its type as Spark's simple string.
-    """
+    """Return SQL with the same values, on which conditions are not pushed down."""
     if kind in ("float", "double"):
         return f"nanvl({column}, {column})"
     # Conditions on a field of a struct are pushed down too.

@@ -133,12 +133,7 @@ def is_unreadable(error: Exception, location: str) -> bool:
 
 
 def as_named(error: Exception, table: str) -> LakeError | None:
-    """Convert an error to one of this package; None if it is unknown or already a LakeError.
-
-    Args:
-        error: an error raised during a step.
-        table: the table that the step writes.
-    """
+    """Convert an error to one of this package; None if it is unknown or already a LakeError."""
     if isinstance(error, LakeError):
         return None
     if _is_jvm_lost(error):

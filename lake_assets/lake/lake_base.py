@@ -43,7 +43,6 @@ class LakeBase:
     def __init__(self, config: LakeConfig, *, session: Callable[[], SparkSession] | None = None) -> None:
         """
         Args:
-            config: see `LakeConfig`.
             session: returns the Spark session, if another object owns it (Dagster's resource).
         """
         self.config = config

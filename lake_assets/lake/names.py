@@ -68,12 +68,6 @@ def read_column(text: str) -> str:
     return name
 
 
-def spelled(name: str, existing: Iterable[str]) -> str:
-    """Return a column's name as a table spells it: names ignore case. Without such a column, return the name itself."""
-    columns = list(existing)
-    return name if name in columns else next((c for c in columns if c.lower() == name.lower()), name)
-
-
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ` (did you mean X?)` with the most similar of some names; empty if none is similar."""
     by_lower = {n.lower(): n for n in names}

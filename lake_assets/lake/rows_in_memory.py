@@ -14,12 +14,7 @@ from pyspark.sql.types import StructType
 
 
 def no_rows(spark: SparkSession, columns: str) -> DataFrame:
-    """Return a frame without rows, which Spark also removes from the plans of queries.
-
-    Args:
-        spark: the session.
-        columns: names and types, as in `CREATE TABLE`.
-    """
+    """Return a frame without rows, which Spark also removes from the plans of queries."""
     return spark.sql(f"SELECT r.* FROM (SELECT CAST(NULL AS STRUCT<{columns}>) AS r) WHERE false")
 
 
@@ -27,9 +22,7 @@ def rows_in_memory(spark: SparkSession, rows: Sequence[Sequence[object]], column
     """Return a frame of rows, by Arrow.
 
     Args:
-        spark: the session.
         rows: the values of each row, of any types but maps and structs; times without a zone are in the session's.
-        columns: names and types, as in `CREATE TABLE`.
     """
     if not rows:
         return no_rows(spark, columns)

@@ -36,10 +36,6 @@ def setting_errors(model: type[BaseModel], error: ValidationError) -> list[tuple
     """Return each mistake as the place of the setting, and a text: what is wrong, and what to write.
 
     A value that fits no branch of a union is one mistake, not one per branch.
-
-    Args:
-        model: the validated model.
-        error: pydantic's error.
     """
     by_place: dict[Place, list[Any]] = {}
     for details in error.errors():

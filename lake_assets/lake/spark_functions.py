@@ -6,37 +6,12 @@ from sqlglot import exp
 
 # Aggregates without a class in sqlglot, or with a class that is no AggFunc.
 _AGGREGATES = {
-    "any",
-    "bitmap_and_agg",
-    "bitmap_construct_agg",
-    "bitmap_or_agg",
-    "count_min_sketch",
-    "every",
-    "first_value",
-    "histogram_numeric",
-    "hll_sketch_agg",
-    "hll_union_agg",
-    "kll_merge_agg_bigint",
-    "kll_merge_agg_double",
-    "kll_merge_agg_float",
-    "kll_sketch_agg_bigint",
-    "kll_sketch_agg_double",
-    "kll_sketch_agg_float",
-    "last_value",
-    "listagg",
-    "mean",
-    "percentile",
-    "percentile_cont",
-    "percentile_disc",
-    "some",
-    "std",
-    "string_agg",
-    "theta_intersection_agg",
-    "theta_sketch_agg",
-    "theta_union_agg",
-    "try_avg",
-    "try_sum",
-}
+    "any", "bitmap_and_agg", "bitmap_construct_agg", "bitmap_or_agg", "count_min_sketch", "every", "first_value",
+    "histogram_numeric", "hll_sketch_agg", "hll_union_agg", "kll_merge_agg_bigint", "kll_merge_agg_double",
+    "kll_merge_agg_float", "kll_sketch_agg_bigint", "kll_sketch_agg_double", "kll_sketch_agg_float", "last_value",
+    "listagg", "mean", "percentile", "percentile_cont", "percentile_disc", "some", "std", "string_agg",
+    "theta_intersection_agg", "theta_sketch_agg", "theta_union_agg", "try_avg", "try_sum",
+}  # fmt: skip
 # Generators that return several columns.
 _WIDE = (exp.Posexplode, exp.Inline, exp.Stack)
 _WIDE_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "collations", "sql_keywords"}

@@ -135,21 +135,28 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
     if config.spark.remote:
         return {"spark.remote": config.spark.remote, **catalog_conf(config), **config.spark.conf}
     return {
-        "spark.master": config.spark.master,
         "spark.app.name": "lake_assets",
-        "spark.driver.memory": config.spark.driver_memory,
-        "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
-        "spark.sql.extensions": EXTENSIONS,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.defaultJavaOptions": java_options(config),
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
-        **DEFAULTS,
-        **authentication(config),
+        **jvm_conf(config),
         **catalog_conf(config),
         **config.spark.conf,
+    }
+
+
+def jvm_conf(config: LakeConfig) -> dict[str, str]:
+    """Return the settings of a JVM that serves a lake, locally or as a Spark Connect server; resolves the jars."""
+    return {
+        "spark.master": config.spark.master,
+        "spark.driver.memory": config.spark.driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.defaultJavaOptions": java_options(config),
+        "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
+        "spark.sql.extensions": EXTENSIONS,
+        "spark.ui.enabled": "false",
+        **DEFAULTS,
+        **authentication(config),
     }
 
 

@@ -159,7 +159,6 @@ def changed(sql: str, tree: exp.Expr) -> str:
     a word that occurs more or less often in sqlglot's output than in the text.
 
     Args:
-        sql: the text.
         tree: the text as parsed by sqlglot.
     """
     if call := changed_calls(tree):

@@ -15,9 +15,6 @@ def import_file(file: Path) -> ModuleType:
     What it imports from its own folder is its own: another folder may have a file of the same name. So these modules
     are not kept in `sys.modules`, and the file imports them at its top.
 
-    Args:
-        file: an existing file.
-
     Raises:
         Exception: whatever the file raises.
     """

@@ -19,6 +19,7 @@ from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.staging.staging_columns import check_source
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.column_spelling import spelled
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import annotated, check_outputs, output_columns, parse, plan
@@ -172,7 +173,7 @@ def _missing_time(lake: LakeBase, spec: StagingSpec) -> list[str]:
         return []
     columns = [f.name for f in staging.schema().fields if f.name not in TECHNICAL]
     times = [spec.rename.get(t, t) for t in spec.layout.time]
-    if {t.lower() for t in times} & {c.lower() for c in columns}:
+    if any(spelled(t, columns) in columns for t in times):
         return []
     return [
         f"{spec.table}: `time` names {', '.join(times)}{nearest(times[0], columns)}, and the columns are "

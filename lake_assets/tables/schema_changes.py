@@ -9,6 +9,7 @@ from typing import Literal
 
 from lake_assets.errors import SchemaConflictError
 from lake_assets.formats.types.text_types import widest
+from lake_assets.lake.column_spelling import spelled
 
 Columns = Mapping[str, str]
 """Spark SQL types by column name, in order."""
@@ -108,9 +109,8 @@ def evolve(table: str, existing: Columns, stream: Columns, rename: Mapping[str, 
         elif old in current and new in current and old not in stream:
             changes.append(Change("fold", new, unite(table, [{new: current[new]}, {new: current[old]}])[new], was=old))
             del current[old]
-    spelling = {c.lower(): c for c in current}
     for name, kind in stream.items():
-        if name not in current and (twin := spelling.get(name.lower())):
+        if (twin := spelled(name, current)) != name:
             changes.append(Change("rename", name, current[twin], was=twin))
             current = {name if c == twin else c: k for c, k in current.items()}
         if name not in current:

@@ -41,11 +41,12 @@ from lake_assets.capture.capture_parts import Part
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.delete_files import DeleteIndex
-from lake_assets.capture.files.manifest_index import Block, Indexes, ManifestIndex
+from lake_assets.capture.files.manifest_index import Block, ManifestIndex
 from lake_assets.capture.files.manifests import Entry, Summary
 from lake_assets.capture.files.partition_keys import may_hold
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
+from lake_assets.lake.limited_cache import LimitedCache
 from tests.capture.by_hand import commit_deletes, commit_miscounted, data_files, equality_delete, position_delete
 
 
@@ -183,12 +184,12 @@ def test_an_index_finds_every_block_that_lists_a_path(blocks: list[list[str]], p
 
 
 def test_the_least_recently_used_index_is_dropped_first() -> None:
-    indexes = Indexes(most=3)
+    indexes = LimitedCache[tuple[str, int], ManifestIndex](3, len)
     for name in ("a", "b", "c"):
-        indexes.put(name, 1, ManifestIndex(HEADER, [(Block(0, 1, None), [f"{name}1", f"{name}2"])]))
-    assert (indexes.get("a", 1), indexes.get("b", 1)) == (None, None)
-    assert indexes.get("c", 1) is not None
-    assert indexes.get("c", 2) is None
+        indexes.put((name, 1), ManifestIndex(HEADER, [(Block(0, 1, None), [f"{name}1", f"{name}2"])]))
+    assert (indexes.get(("a", 1)), indexes.get(("b", 1))) == (None, None)
+    assert indexes.get(("c", 1)) is not None
+    assert indexes.get(("c", 2)) is None
 
 
 def test_row_ids_that_contradict_each_other_are_not_used(cold: Lake) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import InvalidNameError, MalformedRecordError, PipelineError, UnsupportedEventError
-from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats import EventPlan, SourceTable, event_format
+from lake_assets.formats.event_model import Hints, Seen
 from tests.support.debezium import BIGINT, TEXT, Event, Table, decimal
 
 DEBEZIUM = event_format("debezium")
@@ -25,27 +26,31 @@ def schema_of(record: dict[str, Any]) -> str:
     return "\n".join(texts)
 
 
+def plan_of(record: dict[str, Any], rename: dict[str, str] | None = None) -> EventPlan:
+    return DEBEZIUM.plans([Seen(schema_of(record))], Hints(rename=rename or {}))[0].plan
+
+
 @pytest.mark.parametrize("op", ["c", "r", "u", "d", "t"])
 def test_an_event_is_about_the_table_in_its_source_block(op: str) -> None:
-    assert DEBEZIUM.route(sent(op)) == SourceTable("public", "users")
+    assert DEBEZIUM.routes(sent(op)) == (SourceTable("public", "users"),)
 
 
 def test_the_topic_does_not_decide_because_topic_names_are_sanitised() -> None:
     names = [Table({"id": BIGINT}, name=f"public.{name}") for name in ("a-b", "a b")]
     records = [{**sent(table=t), "destination": "made_up.public.a_b"} for t in names]
-    assert [str(DEBEZIUM.route(r)) for r in records] == ["public.a-b", "public.a b"]
+    assert [str(t) for r in records for t in DEBEZIUM.routes(r)] == ["public.a-b", "public.a b"]
 
 
 def test_a_source_without_schemas_is_routed_by_its_database() -> None:
     record = sent()
     del record["value"]["payload"]["source"]["schema"]
-    assert DEBEZIUM.route(record) == SourceTable("made_up", "users")
+    assert DEBEZIUM.routes(record) == (SourceTable("made_up", "users"),)
 
 
 def test_a_tombstone_is_about_no_row() -> None:
     event, tombstone = Event(USERS, "d", (1, 2), {"id": 1}).records()
-    assert DEBEZIUM.route(event) == SourceTable("public", "users")
-    assert DEBEZIUM.route(tombstone) is None
+    assert DEBEZIUM.routes(event) == (SourceTable("public", "users"),)
+    assert DEBEZIUM.routes(tombstone) == ()
 
 
 @pytest.mark.parametrize(
@@ -70,11 +75,11 @@ def test_a_tombstone_is_about_no_row() -> None:
 )
 def test_records_without_envelope_or_flattened_row_are_malformed(record: Any, message: str) -> None:
     with pytest.raises(MalformedRecordError, match=message):
-        DEBEZIUM.route(record)
+        DEBEZIUM.routes(record)
 
 
 def test_a_plan_names_columns_types_and_key() -> None:
-    plan = DEBEZIUM.plan(schema_of(sent()), {})
+    plan = plan_of(sent())
     assert [(c.name, c.type) for c in plan.columns] == [
         ("id", "bigint"),
         ("name", "string"),
@@ -84,17 +89,17 @@ def test_a_plan_names_columns_types_and_key() -> None:
 
 
 def test_a_renamed_column_is_renamed_in_the_key_too() -> None:
-    plan = DEBEZIUM.plan(schema_of(sent()), {"id": "user_id", "absent": "whatever"})
+    plan = plan_of(sent(), {"id": "user_id", "absent": "whatever"})
     assert [c.name for c in plan.columns] == ["user_id", "name", "balance"]
     assert plan.key == ("user_id",)
 
 
 def test_events_of_a_table_without_a_key_have_none() -> None:
-    assert DEBEZIUM.plan(schema_of(sent(table=Table({"id": BIGINT}, key=()))), {}).key == ()
+    assert plan_of(sent(table=Table({"id": BIGINT}, key=()))).key == ()
 
 
 def test_only_what_may_be_toasted_can_be_left_out() -> None:
-    columns = {c.name: c.unavailable for c in DEBEZIUM.plan(schema_of(sent()), {}).columns}
+    columns = {c.name: c.unavailable for c in plan_of(sent()).columns}
     assert columns["id"] is None
     assert columns["balance"] is None
     assert "__debezium_unavailable_value" in (columns["name"] or "")
@@ -108,14 +113,14 @@ def test_only_what_may_be_toasted_can_be_left_out() -> None:
 def test_columns_that_would_share_a_name_are_rejected(columns: tuple[str, ...], rename: dict[str, str]) -> None:
     table = Table(dict.fromkeys(columns, BIGINT))
     with pytest.raises(UnsupportedEventError, match="share one name"):
-        DEBEZIUM.plan(schema_of(sent(table=table)), rename)
+        plan_of(sent(table=table), rename)
 
 
 def test_a_key_missing_in_the_row_is_rejected() -> None:
     record = sent()
     record["key"]["schema"]["fields"][0]["field"] = "other"
     with pytest.raises(UnsupportedEventError, match="other"):
-        DEBEZIUM.plan(schema_of(record), {})
+        plan_of(record)
 
 
 def test_an_unknown_format_is_named_with_the_known_ones() -> None:

@@ -11,7 +11,8 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.commands.check import checked
 from lake_assets.errors import InvalidNameError, PipelineError
-from lake_assets.lake.names import read_column, spelled
+from lake_assets.lake.column_spelling import spelled
+from lake_assets.lake.names import read_column
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config.pipeline_config import SqlModel, Stream

@@ -89,8 +89,6 @@ def decode(content: bytes, path: str, omitted: Collection[str] = ()) -> tuple[It
     """Return the records of an Avro file, and its kind.
 
     Args:
-        content: content of the file.
-        path: path of the file, for errors.
         omitted: fields of `data_file` to skip.
 
     Raises:

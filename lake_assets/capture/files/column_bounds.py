@@ -83,8 +83,6 @@ def of_partition(kind: IcebergType, field: PartitionField, value: Any) -> tuple[
     """Return the hull of the source values in a partition; None if unbounded on that side.
 
     Args:
-        kind: the source column's type.
-        field: the partition field.
         value: the partition value as stored in Avro; not null.
     """
     if isinstance(field.transform, IdentityTransform):

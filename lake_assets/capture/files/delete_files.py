@@ -22,7 +22,6 @@ class DeleteIndex:
     def __init__(self, entries: Iterable[Entry], unpartitioned: frozenset[int]) -> None:
         """
         Args:
-            entries: delete files.
             unpartitioned: ids of the specs without partition fields; their equality deletes apply to all files.
         """
         self._by_path: dict[str, list[Entry]] = {}
@@ -88,11 +87,4 @@ def _may_name(delete: Entry, path: str) -> bool:
 
 
 def _path_bounds(delete: Entry) -> tuple[bytes | None, bytes | None]:
-    return _bound(delete, "lower_bounds"), _bound(delete, "upper_bounds")
-
-
-def _bound(delete: Entry, which: str) -> bytes | None:
-    for pair in delete.file.get(which) or ():
-        if pair["key"] == FILE_PATH_ID:
-            return pair["value"]
-    return None
+    return delete.statistic("lower_bounds").get(FILE_PATH_ID), delete.statistic("upper_bounds").get(FILE_PATH_ID)

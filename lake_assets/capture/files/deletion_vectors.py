@@ -53,10 +53,6 @@ def deleted_rows(
     """Find the deleted rows by vectors; None if no file's deleted rows are identified by vectors.
 
     Args:
-        io: reads the vectors.
-        planned: a plan whose rows have lineage.
-        unpartitioned: ids of the partition specs without fields.
-        path: path of the file in which the new vectors will be stored.
         ids: row ids in the window.
 
     Raises:

@@ -6,15 +6,14 @@ file.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.lake import thresholds
+from lake_assets.lake.limited_cache import LimitedCache
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class ManifestIndex:
     def __init__(self, header: tuple[AvroKind, bytes], blocks: Iterable[tuple[Block, Iterable[str]]]) -> None:
         """
         Args:
-            header: kind and header of the Avro file.
             blocks: each block with the paths of its live files.
         """
         self.header = header
@@ -59,31 +57,5 @@ class ManifestIndex:
         return [self._blocks[n] for n in sorted(numbers)]
 
 
-class Indexes:
-    """Cache of the most recently used indexes, shared by all threads of a process."""
-
-    def __init__(self, most: int = thresholds.INDEXED_FILES) -> None:
-        """Keep indexes with at most `most` files in total."""
-        self._max_size, self._size = most, 0
-        self._by_manifest: OrderedDict[tuple[str, int], ManifestIndex] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, path: str, length: int) -> ManifestIndex | None:
-        """Return the index of a manifest; None if it is not cached."""
-        with self._lock:
-            if (path, length) in self._by_manifest:
-                self._by_manifest.move_to_end((path, length))
-            return self._by_manifest.get((path, length))
-
-    def put(self, path: str, length: int, index: ManifestIndex) -> ManifestIndex:
-        """Cache an index, and return it."""
-        with self._lock:
-            if (path, length) not in self._by_manifest:
-                self._by_manifest[path, length] = index
-                self._size += len(index)
-            while self._size > self._max_size and len(self._by_manifest) > 1:
-                self._size -= len(self._by_manifest.popitem(last=False)[1])
-        return index
-
-
-INDEXES = Indexes()
+INDEXES = LimitedCache[tuple[str, int], ManifestIndex](thresholds.INDEXED_FILES, len)
+"""The most recently used indexes, by path and length of the manifest."""

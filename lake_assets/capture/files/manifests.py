@@ -145,6 +145,10 @@ class Entry:
         """The id of the first row; None if the file has no row lineage."""
         return self.file.get("first_row_id")
 
+    def statistic(self, name: str) -> dict[int, Any]:
+        """Return a column statistic (`value_counts`, `lower_bounds`, ...) by field id; empty if the entry has none."""
+        return {pair["key"]: pair["value"] for pair in self.file.get(name) or ()}
+
     @property
     def offset(self) -> int:
         """The offset of a deletion vector in its Puffin file, which may contain several."""
@@ -168,7 +172,6 @@ class ManifestReader:
         """Return the live entries of `manifests`, read by several threads; large manifests without column statistics.
 
         Args:
-            manifests: the manifests to read.
             keep: whether to keep an entry; applied while reading, so memory is needed only for kept entries.
         """
         most = thresholds.SMALL_MANIFEST_BYTES
@@ -198,11 +201,9 @@ class ManifestReader:
 
         Args:
             manifests: the manifests to search; not opened if their index shows that they list none of the files.
-            paths: paths of the data files.
-            keep: whether to keep an entry.
         """
         candidates = list(manifests)
-        indexes = {m.path: INDEXES.get(m.path, m.length) for m in candidates}
+        indexes = {m.path: INDEXES.get((m.path, m.length)) for m in candidates}
         unindexed = [m for m in candidates if indexes[m.path] is None]
         indexes |= zip((m.path for m in unindexed), _map_threaded(self._index, unindexed), strict=True)
         matches = [
@@ -222,7 +223,7 @@ class ManifestReader:
 
         index = ManifestIndex(header_of(content, manifest.path), blocks())
         live.check_count()
-        return INDEXES.put(manifest.path, manifest.length, index)
+        return INDEXES.put((manifest.path, manifest.length), index)
 
     def _entries_in(
         self, manifest: Manifest, index: ManifestIndex, blocks: Sequence[Block], keep: Callable[[Entry], object]

@@ -49,18 +49,18 @@ class RowIds:
             return True
         if e.snapshot_id in self.appends:
             return False
-        nulls = _counts(e, "null_value_counts")
+        nulls = e.statistic("null_value_counts")
         if _VERSION in nulls:
             return nulls[_VERSION] < e.records
         # If all other columns have counts, a reserved column without counts does not exist.
-        value_counts = _counts(e, "value_counts")
+        value_counts = e.statistic("value_counts")
         are_all_counted = all(f.field_type.is_primitive and f.field_id in value_counts for f in self.schema.fields)
         return not (are_all_counted and self.counts_reserved) or _VERSION in value_counts
 
     def may_hold_new_ids(self, e: Entry) -> bool:
         """Whether a file may contain rows with ids that were assigned after the start."""
         high = _bound(e, "upper_bounds")
-        all_stored = _counts(e, "null_value_counts").get(_ROW_ID) == 0
+        all_stored = e.statistic("null_value_counts").get(_ROW_ID) == 0
         return not (all_stored and high is not None and high < self.first_new)
 
     def newer(self, planned: Plan) -> Plan:
@@ -130,13 +130,13 @@ class RowIds:
         """Return the least number of rows from before the start in a file; None if its metrics do not tell."""
         if not self.may_carry(e):
             return 0
-        nulls, newest = _counts(e, "null_value_counts").get(_VERSION), _bound(e, "upper_bounds", _VERSION)
+        nulls, newest = e.statistic("null_value_counts").get(_VERSION), _bound(e, "upper_bounds", _VERSION)
         if nulls is None or newest is None:
             return None
         return e.records - nulls if newest <= self.since else 0
 
     def _keeps_ids(self, e: Entry) -> bool:
-        nulls, low = _counts(e, "null_value_counts").get(_ROW_ID), _bound(e, "lower_bounds")
+        nulls, low = e.statistic("null_value_counts").get(_ROW_ID), _bound(e, "lower_bounds")
         return nulls is not None and nulls < e.records and low is not None and low < self.first_new
 
 
@@ -144,7 +144,7 @@ def are_stored_by_appends(planned: Plan, window: Window) -> bool:
     """Whether an append stored row ids: files of another table were added, with that table's ids."""
     appends = _appends(window)
     return any(
-        _counts(e, "null_value_counts").get(column, e.records) < e.records
+        e.statistic("null_value_counts").get(column, e.records) < e.records
         for e in planned.after.data
         if e.snapshot_id in appends
         for column in (_ROW_ID, _VERSION)
@@ -185,10 +185,6 @@ def _added(planned: Plan) -> list[Entry]:
     return [e for e in planned.after.data if e.path not in old_paths]
 
 
-def _counts(e: Entry, which: str) -> dict[int, int]:
-    return {pair["key"]: pair["value"] for pair in e.file.get(which) or ()}
-
-
 def _bound(e: Entry, which: str, column: int = _ROW_ID) -> int | None:
-    raw = next((p["value"] for p in e.file.get(which) or () if p["key"] == column), None)
+    raw = e.statistic(which).get(column)
     return None if raw is None else int.from_bytes(raw, "little", signed=True)

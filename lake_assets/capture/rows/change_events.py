@@ -20,9 +20,7 @@ def events(view: View, by: Sequence[str] | None, source: str) -> DataFrame:
     """Return events with `op` (c, u, d), `before`, `after` and `source.table`, as in Debezium's envelope.
 
     Args:
-        view: the captured window.
         by: see `changed_rows.feed`.
-        source: the table's name.
     """
     rows = feed(view, by, pairs=True)
     image = F.struct(*named(view.columns))

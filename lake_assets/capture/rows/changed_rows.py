@@ -1,17 +1,26 @@
-"""The changed rows of a capture as DataFrames: upserts, feed and keys."""
+"""The changed rows of a capture as DataFrames: upserts, feed and keys.
+
+With row lineage (format v3), `_row_id` identifies a row, and `_last_updated_sequence_number` its version. Engines keep
+both when they rewrite a file. Without it, rows are compared by value (`value_differences`).
+
+Source: https://iceberg.apache.org/spec/#row-lineage
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lake_assets.capture.rows import row_lineage, value_differences
-from lake_assets.capture.rows.row_bitmaps import NUMBER, named
+from lake_assets.capture.capture_parts import Part
+from lake_assets.capture.files.planned_files import Plan
+from lake_assets.capture.files.row_ids import RowIds
+from lake_assets.capture.icdc_session import PartTables
+from lake_assets.capture.rows import value_differences
+from lake_assets.capture.rows.row_bitmaps import NUMBER, Identity, absent, differences, named
 from lake_assets.capture.rows.value_differences import PAIR, SIGN
-from lake_assets.capture.snapshot_points import Point
 from lake_assets.lake import quote, thresholds
 from lake_assets.lake.rows_in_memory import no_rows, rows_in_memory
 
@@ -22,56 +31,67 @@ COMMIT = (
     ("_commit_timestamp", "TIMESTAMP"),
 )
 _IS_SAME = "__lake_is_same"
+ROW_ID, VERSION = "_row_id", "_last_updated_sequence_number"
 INSERT, DELETE, BEFORE, AFTER = "insert", "delete", "update_before", "update_after"
 
 
 @dataclass(frozen=True)
 class View:
-    """One captured window in Spark; tables are quoted SQL names."""
+    """One captured part in Spark.
+
+    Attributes:
+        columns: the columns to read.
+        types: these columns and their types as a schema string.
+        part: the part; None if the window is empty.
+        tables: the tables over its files, as quoted SQL names.
+        ids: with row lineage: its row ids, if the start's sequence number identifies changed rows; otherwise row
+            versions have to be compared.
+        identifiers: the table's identifier fields.
+        labelled: whether rows have columns with the snapshot of their change.
+        casts: type at the end of each column that has another type in files of the start.
+    """
 
     spark: SparkSession
     columns: list[str]
     types: str
-    """The columns and their types as a schema string."""
-    has_both: bool = False
-    """Whether files of the start and of the end were captured."""
-    after: str | None = None
-    """Table over all files of the end; None if it has no files, or the changes can be read without it."""
-    before: str | None = None
-    shared: tuple[str, str] | None = None
-    """Without lineage: the files on both sides, as before and as after."""
-    only_before: str | None = None
-    only_after: str | None = None
-    newer: str | None = None
-    """With lineage: the files of the end that may contain inserted or updated rows; None if there are no such files."""
-    all_newer: bool = False
-    """Whether all rows of these files were inserted or updated."""
-    deleted: tuple[str | None, str | None] | None = None
-    """With lineage, if deletion vectors identify the deleted rows: these rows, and the files into which some may be
-    carried over."""
-    carried_rows: int = 0
-    """Number of rows in the latter files."""
-    has_lineage: bool = False
-    first_new_id: int | None = None
-    """With lineage: rows with this id or a higher one did not exist at the start, or were rewritten with new ids."""
-    has_new_ids: bool = False
-    """With lineage: whether rows were removed while rows with new ids were added, which may be the same rows."""
-    is_rewritten: bool = False
-    """With lineage: whether a commit replaced rows without keeping ids, so that many may be unchanged."""
-    since: int | None = None
-    """With lineage: rows with a higher version were inserted or updated; None if versions have to be compared."""
-    ancestor: int | None = None
-    """The sequence number of the newest common ancestor: versions up to it are equal on both sides."""
-    rows: int = 0
-    identifiers: Sequence[str] = ()
-    """The table's identifier fields."""
-    labelled: bool = False
-    """Whether rows have columns with the snapshot of their change."""
-    commit: Point | None = None
-    commits: Mapping[str, Point] = field(default_factory=dict[str, Point])
-    """The snapshot of the changes: `commit` for all rows, or `commits` by the file of a row."""
-    casts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Type at the end of each column that has another type in files of the start."""
+    part: Part | None
+    tables: PartTables
+    ids: RowIds | None
+    identifiers: Sequence[str]
+    labelled: bool
+    casts: Mapping[str, str]
+
+    @property
+    def plan(self) -> Plan:
+        """The files of the part."""
+        return self.part.plan if self.part else Plan()
+
+    @property
+    def has_both(self) -> bool:
+        """Whether files of the start and of the end were captured."""
+        return bool(self.plan.after.data and self.plan.before.data)
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether rows are identified by their row ids."""
+        return self.part is not None and self.part.has_lineage
+
+    @property
+    def has_new_ids(self) -> bool:
+        """With lineage: whether rows were removed while rows with new ids were added, which may be the same rows."""
+        return self.ids is None or self.ids.has_new_ids(self.plan)
+
+    @property
+    def is_rewritten(self) -> bool:
+        """With lineage: whether a commit replaced rows without keeping ids, so that many may be unchanged."""
+        return self.ids is None or self.ids.is_rewritten(self.plan)
+
+    @property
+    def ancestor(self) -> int | None:
+        """The sequence number of the newest common ancestor: versions up to it are equal on both sides."""
+        window = self.part.window if self.part else None
+        known = window.ancestor if window and (self.ids or not window.is_forward) else None
+        return known.sequence_number if known else None
 
     @property
     def output(self) -> list[str]:
@@ -91,10 +111,10 @@ def upserts(view: View) -> DataFrame:
 
     With lineage, they include rows that an update did not change: detecting that would require their before-images.
     """
-    if view.after and not view.has_both:
-        return _all_rows(view, view.after)
-    if view.has_both and view.has_lineage and view.since is not None and not view.is_rewritten:
-        return _label(view, _newer(view, view.since).drop(NUMBER))
+    if view.tables.after and not view.has_both:
+        return _all_rows(view, view.tables.after)
+    if view.has_both and view.has_lineage and view.ids and not view.is_rewritten:
+        return _label(view, _newer(view, view.ids).drop(NUMBER))
     return _signed(view).where(F.col(SIGN) > 0).select(*named(view.output))
 
 
@@ -107,7 +127,6 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     """Return all changed rows with `_change_type`.
 
     Args:
-        view: the captured window.
         by: columns by which a delete and an insert are paired to an update, regardless of row lineage. Default: row
             lineage, or without it, the table's identifier fields.
         pairs: keep the column `PAIR`, which is equal for both images of an update and null for other rows.
@@ -140,23 +159,23 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
 
     With `by_row_id`, `PAIR` identifies the two images of a row, if it has lineage.
     """
-    spark, columns = view.spark, view.columns
+    spark, columns, tables, limit = view.spark, view.columns, view.tables, view.plan.rows
     no_pair = F.lit(None).cast("string").alias(PAIR)
     if not view.has_both:
-        sign = F.lit(1 if view.after else -1)
-        rows = _all_rows(view, view.after or view.before, is_end=bool(view.after)).withColumn(SIGN, sign)
+        sign = F.lit(1 if tables.after else -1)
+        rows = _all_rows(view, tables.after or tables.before, is_end=bool(tables.after)).withColumn(SIGN, sign)
         return rows.withColumn(PAIR, no_pair)
     if not view.has_lineage:
-        shared = (view.read_start(view.shared[0]), spark.table(view.shared[1])) if view.shared else None
-        only_before = view.read_start(view.only_before) if view.only_before else None
-        only_after = spark.table(view.only_after) if view.only_after else None
-        rows = value_differences.changes(columns, shared=shared, before=only_before, after=only_after, rows=view.rows)
+        shared = (view.read_start(tables.shared[0]), spark.table(tables.shared[1])) if tables.shared else None
+        only_before = view.read_start(tables.only_before) if tables.only_before else None
+        only_after = spark.table(tables.only_after) if tables.only_after else None
+        rows = value_differences.changes(columns, shared=shared, before=only_before, after=only_after, rows=limit)
         return _label(view, rows.withColumn(PAIR, no_pair))
     changed = _by_row_id(view)
     if not by_row_id:
         return _label(view, value_differences.net(changed, columns).withColumn(PAIR, no_pair))
     # Pair removed and added rows with the same row id; unchanged rows are not shuffled.
-    if view.has_new_ids and view.rows <= thresholds.ONE_TASK_CAPTURED_ROWS:
+    if view.has_new_ids and limit <= thresholds.ONE_TASK_CAPTURED_ROWS:
         # Row ids and values are then grouped within one partition, after one shuffle instead of two.
         changed = changed.repartition(1)
     same_row = Window.partitionBy(NUMBER)
@@ -174,33 +193,41 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
 
 def _by_row_id(view: View) -> DataFrame:
     """Return removed and added rows with `SIGN` and `NUMBER`, by row lineage."""
-    if view.since is not None:
-        added, removed = _newer(view, view.since), _deleted_or_updated(view, view.since)
+    if view.ids is not None:
+        added, removed = _newer(view, view.ids), _deleted_or_updated(view, view.ids.since)
     else:
-        start, end = view.read_start(view.before or ""), view.spark.table(view.after or "")
-        removed, added = row_lineage.compared(start, end, view.columns, ancestor=view.ancestor, rows=view.rows)
+        start, end = view.read_start(view.tables.before or ""), view.spark.table(view.tables.after or "")
+        version = F.col(VERSION) if view.ancestor is None else F.greatest(F.col(VERSION), F.lit(view.ancestor))
+        row = Identity(ROW_ID, version=version)
+        removed, added = differences(start, end, view.columns, row, view.plan.rows)
     return removed.selectExpr("*", f"-1 AS {SIGN}").unionAll(added.selectExpr("*", f"1 AS {SIGN}"))
 
 
-def _newer(view: View, since: int) -> DataFrame:
+def _newer(view: View, ids: RowIds) -> DataFrame:
     """Return the inserted and updated rows with their `NUMBER`, by row lineage."""
-    if view.newer is None:
+    if view.tables.newer is None:
         return _none(view)
-    since_or_all = None if view.all_newer else since
-    rows = view.spark.table(view.newer)
-    return row_lineage.newer(rows, view.columns, since=since_or_all, first_new=view.first_new_id)
+    rows = view.spark.table(view.tables.newer)
+    # Without a number, the query is equal for all windows, so Spark need not compile it again.
+    if not view.tables.all_newer:
+        # An engine that rewrites files without keeping row ids may give the new files an old sequence number.
+        rows = rows.where((F.col(VERSION) > ids.since) | (F.col(ROW_ID) >= ids.first_new))
+    return rows.select(*named(view.columns), F.col(ROW_ID).alias(NUMBER))
 
 
 def _deleted_or_updated(view: View, since: int) -> DataFrame:
     """Return the rows of the start that were deleted or updated, with their `NUMBER`, by row lineage."""
-    if view.deleted is None:
-        start, end = view.read_start(view.before or ""), view.spark.table(view.after or "")
-        return row_lineage.deleted(start, end, view.columns, since=since, rows=view.rows)
-    if view.deleted[0] is None:
+    tables = view.tables
+    start, end = tables.deleted or (tables.before, tables.after)
+    if start is None:
         return _none(view)
-    start = view.read_start(view.deleted[0])
-    carried = view.spark.table(view.deleted[1]) if view.deleted[1] else None
-    return row_lineage.deleted(start, carried, view.columns, since=since, rows=view.carried_rows)
+    rows = view.read_start(start)
+    if end is None:
+        return rows.select(*named(view.columns), F.col(ROW_ID).alias(NUMBER))
+    # All rows of the start have versions up to `since`, so comparing row ids suffices.
+    kept = view.spark.table(end).where(F.col(VERSION) <= since)
+    limit = tables.carried_rows if tables.deleted else view.plan.rows
+    return absent(rows, kept, view.columns, Identity(ROW_ID), limit)
 
 
 def _none(view: View) -> DataFrame:
@@ -212,9 +239,9 @@ def _all_rows(view: View, table: str | None, *, is_end: bool = True) -> DataFram
     if table is None:
         return _label(view, no_rows(view.spark, view.types))
     rows = view.spark.table(table) if is_end else view.read_start(table)
-    if not (view.labelled and view.commits):
+    if not (view.labelled and view.part and view.part.commits):
         return _label(view, rows.select(*named(view.columns)))
-    commits = [(path, p.snapshot_id, p.sequence_number, p.timestamp) for path, p in view.commits.items()]
+    commits = [(path, p.snapshot_id, p.sequence_number, p.timestamp) for path, p in view.part.commits.items()]
     types = ", ".join(f"{c} {t}" for c, t in COMMIT)
     files = rows_in_memory(view.spark, commits, f"__lake_path STRING, {types}")
     return (
@@ -227,7 +254,7 @@ def _all_rows(view: View, table: str | None, *, is_end: bool = True) -> DataFram
 def _label(view: View, rows: DataFrame) -> DataFrame:
     if not view.labelled:
         return rows
-    p = view.commit
+    p = view.part.commit if view.part else None
     values = (p.snapshot_id, p.sequence_number, p.timestamp) if p else (None, None, None)
     return rows.select("*", *(F.lit(v).cast(t).alias(c) for (c, t), v in zip(COMMIT, values, strict=True)))
 

@@ -41,8 +41,6 @@ def absent(side: DataFrame, other: DataFrame, columns: list[str], identity: Iden
     Args:
         side: the rows to filter, with the columns of `identity`.
         other: the rows to compare with.
-        columns: the columns to return.
-        identity: how rows are identified.
         rows: upper limit of the number of rows on both sides.
     """
     keys = [F.shiftright(identity.number, 6).alias(_BUCKET)]

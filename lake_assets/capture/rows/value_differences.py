@@ -39,10 +39,7 @@ def changes(
     """Return the removed (`SIGN` -1) and added (`SIGN` 1) rows.
 
     Args:
-        columns: the columns to read.
         shared: the tables over the files on both sides, as before and as after.
-        before: the table over removed files.
-        after: the table over added files.
         rows: number of rows in the shared files.
     """
     removed, added = ([f.select(*named(columns))] if f is not None else [] for f in (before, after))

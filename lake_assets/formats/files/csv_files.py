@@ -20,10 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lake_assets.errors import (
-    MalformedRecordError,
-    TruncatedInputError,
-)
+from lake_assets.errors import MalformedRecordError, TruncatedInputError
 from lake_assets.formats.files.csv_long_rows import RowFilter
 from lake_assets.formats.files.file_streams import (
     DEFAULT_LIMITS,

@@ -42,7 +42,6 @@ class RowFilter(io.RawIOBase):
     def __init__(self, source: IO[bytes], longest: int, excerpt: int) -> None:
         """
         Args:
-            source: the file's bytes.
             longest: rows of more bytes are left out.
             excerpt: bytes to keep of each row that is left out.
         """

@@ -13,11 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ByteSize
 
-from lake_assets.errors import (
-    InputTooLargeError,
-    LandingFolderError,
-    MalformedRecordError,
-)
+from lake_assets.errors import InputTooLargeError, LandingFolderError, MalformedRecordError
 from lake_assets.formats.format_base import DEPTH
 
 # Prefixes of the problems of records of which only a part is kept.

@@ -17,11 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
-from lake_assets.errors import (
-    InputTooLargeError,
-    MalformedRecordError,
-    UnsupportedEventError,
-)
+from lake_assets.errors import InputTooLargeError, MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.files.file_streams import (
     DEFAULT_LIMITS,
     NO_VALUE,

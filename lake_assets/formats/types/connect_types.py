@@ -125,7 +125,6 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     """Return how the text of a Connect field is read.
 
     Args:
-        field: the field's schema.
         depth: nesting depth in arrays (names the lambda's variable).
     """
     name, kind = field.get("name"), field["type"]

@@ -14,10 +14,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats.event_model import Hints
 from lake_assets.formats.types.text_types import FLOATING, WHOLE, Reading, read_text, widest
+from lake_assets.lake.column_spelling import by_column
 from lake_assets.lake.names import literal
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]\w*|\d+|[<>(),:]|\s+|.")
@@ -130,6 +132,15 @@ def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None
     return read_text(kind)
 
 
+def read_fields(fields: Mapping[str, Inferred], hints: Hints) -> dict[str, Reading | None]:
+    """Return how the values of each field are read; fields of one column in the lake are read alike."""
+    readings: dict[str, Reading | None] = {}
+    for names in by_column(fields, hints.rename).values():
+        common = reduce(either, (fields[n] for n in names))
+        readings |= {n: read_inferred(hints.rename.get(n, n), common, hints) for n in names}
+    return readings
+
+
 _NUMBER = literal(r"^-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?$")
 
 
@@ -156,11 +167,6 @@ def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, R
 
     Unquoted numbers of more than 38 digits, or with an exponent, would be read as doubles. Inside of documents they are
     marked, if `hides_digits`: then the values are read with `unmarked`.
-
-    Args:
-        record: SQL of the record.
-        columns: types of the row's values, by name in the record.
-        readings: how they are read.
     """
     quoted = record
     for are_arrays, value in ((False, r"-?[0-9][0-9.eE+-]*+"), (True, r"\[[^]\[\"{}\t]*+\]")):

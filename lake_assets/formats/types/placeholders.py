@@ -21,7 +21,6 @@ def placeholders(field: Mapping[str, Any], text: str | None = None) -> tuple[str
     """Return the texts of placeholders in a Connect field; empty for types without TOAST.
 
     Args:
-        field: the field's schema.
         text: the connector's setting; None: its default.
     """
     text = text or UNAVAILABLE_VALUE

@@ -224,7 +224,6 @@ def whole_number(kind: str, *, of_double: bool = False) -> str:
     """Return SQL over `{t}` of a whole number of type `kind`; NULL if it has a fraction, or is too large.
 
     Args:
-        kind: one of `WHOLE`.
         of_double: whether a parser may have read numbers with a point or an exponent as doubles, so that more than 15
             digits are not the record's own.
     """

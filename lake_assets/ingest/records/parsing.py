@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats import EventPlan
 from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
-from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import BatchSchema, BySource, find_schemas, schemas_of, with_payloads
 from lake_assets.ingest.records.event_rows import EventReader
@@ -25,6 +24,7 @@ from lake_assets.ingest.records.record_plans import (
     refused_records,
     resolve_conflicts,
 )
+from lake_assets.lake.column_spelling import LakeNames, caseless
 from lake_assets.lake.names import is_reserved
 from lake_assets.tables.schema_changes import routed_name, unite
 
@@ -163,7 +163,7 @@ def parse(
 
 def _check_names(spec: StagingSpec, columns: Collection[str], existing: Collection[str]) -> None:
     """Raise UnsupportedEventError if the source has columns with names that staging uses itself."""
-    if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in existing)]:
+    if clash := [c for c in columns if caseless(c) in TECHNICAL or (is_reserved(c) and c not in existing)]:
         raise UnsupportedEventError(
             f"{spec.table}: the source has columns called {', '.join(clash)}, which staging, captures or Iceberg use "
             "themselves: declare other names for them (`rename`)"
@@ -220,7 +220,7 @@ def _spelled_alike(planned: Sequence[Planned]) -> list[Planned]:
     spelled: dict[str, str] = {}
 
     def name_of(name: str) -> str:
-        return spelled.setdefault(name.lower(), name)
+        return spelled.setdefault(caseless(name), name)
 
     plans: list[Planned] = []
     for p in planned:

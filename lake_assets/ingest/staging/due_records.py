@@ -30,6 +30,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw_tables import POSITION_PROPERTY, next_position, nothing_until
 from lake_assets.ingest.records import rejects
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.column_spelling import caseless
 from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.lake.metadata.watermark import Watermarks, find_property
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
@@ -228,7 +229,7 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
     if parted is not None:
         before = {spec.rename.get(k, k) for k in json.loads(parted)}
         now = key_set_of(table, spec.keys, spec.rename) if spec.keys else _parted_by(spec, ())
-        if {k.lower() for k in before} != {k.lower() for k in now}:
+        if set(map(caseless, before)) != set(map(caseless, now)):
             return "another key is declared"
     if changed := retyped(spec, table):
         declared, undeclared = ([c for c in changed if (c in spec.types) is is_in] for is_in in (True, False))

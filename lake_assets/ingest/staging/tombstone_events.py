@@ -33,6 +33,7 @@ from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import Parsed
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.column_spelling import caseless, spelled
 from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.schema_changes import unite
 from lake_assets.tables.spark_frames import checkpoint, over
@@ -62,9 +63,8 @@ def _with_deletes(
     batch = {f.name: f.dataType.simpleString() for f in parsed.rows.schema.fields} if parsed.rows is not None else {}
     own = [{n: t for n, t in batch.items() if not _is_technical(n)}, {n: t for n, (t, _) in (stored or {}).items()}]
     columns = unite(str(spec.table), [types for types in own if types])
-    spelled = {name.lower(): name for name in columns}
-    key = {c: spelled.get(c.lower(), "") for c in frame.columns if not _is_technical(c)}
-    missing = [c for c, name in key.items() if not name]
+    key = {c: spelled(c, columns) for c in frame.columns if not _is_technical(c)}
+    missing = [c for c, name in key.items() if name not in columns]
     if columns and missing:
         why = f"the key of the tombstone has {', '.join(missing)}, which no row has: which row was deleted is unknown"
         return _refused(parsed, frame.withColumn(BAD, F.coalesce(BAD, F.lit(why))))
@@ -147,9 +147,9 @@ class _Tombstones:
 
     def _images(self, rows: DataFrame, sql: Mapping[str, str]) -> DataFrame:
         """Return the columns of events, with `OP`, `SEQUENCE` and their position."""
-        existing = {c.lower() for c in sql or rows.columns}
+        existing = set(map(caseless, sql or rows.columns))
         values = (
-            f"CAST({(sql.get(c) or quote(c)) if c.lower() in existing else 'NULL'} AS {kind}) AS {quote(c)}"
+            f"CAST({(sql.get(c) or quote(c)) if caseless(c) in existing else 'NULL'} AS {kind}) AS {quote(c)}"
             for c, kind in self.columns.items()
         )
         events = rows.where(f"{OP} IS NOT NULL AND {OP} <> '{TRUNCATE}'")

@@ -20,9 +20,8 @@ from sqlalchemy.orm import Session
 from lake_assets.errors import RepairError
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.lake_base import LakeBase
-from lake_assets.lake.metadata.metadata_commits import Metadata, point_at
+from lake_assets.lake.metadata.metadata_commits import Metadata, point_at, read_metadata_at
 from lake_assets.lake.metadata.metadata_versions import version_of, versions
-from lake_assets.lake.metadata_json import decode
 from lake_assets.lake.names import TableId
 
 State = Literal["current", "behind", "unreadable", "diverged", "lost"]
@@ -58,7 +57,6 @@ def examine(lake: LakeBase, tables: Sequence[TableId] | None = None) -> list[Exa
     """Compare the catalog with the existing metadata files, without changing anything.
 
     Args:
-        lake: the lake.
         tables: the tables; None: all tables of the catalog except ICDC tables.
 
     Raises:
@@ -73,8 +71,6 @@ def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
     """Point the catalog at a table's newest metadata file.
 
     Args:
-        lake: the lake.
-        examined: the table.
         to: another metadata file of the table.
 
     Raises:
@@ -182,8 +178,7 @@ def _log(metadata: Metadata) -> set[str]:
 def _read(io: FileIO, path: str) -> Metadata | None:
     """Read a metadata file; None if it is missing or truncated."""
     try:
-        with io.new_input(path).open() as file:
-            metadata = decode(file.read())
+        metadata = read_metadata_at(io, path)
         return metadata if metadata["table-uuid"] and metadata["location"] else None
     except _UNREADABLE:
         return None

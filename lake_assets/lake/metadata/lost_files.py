@@ -19,7 +19,6 @@ def lost_file(table: Table, advice: str = LOST_FILE_ADVICE) -> LakeError | None:
     """Return the error about the first unreadable file of a table's current snapshot; None if all can be read.
 
     Args:
-        table: the loaded table.
         advice: how to recover.
     """
     for path, size in _files(table):

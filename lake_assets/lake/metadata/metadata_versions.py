@@ -71,7 +71,6 @@ def delete_old_versions(table: Table, now: float | None = None) -> list[str]:
     The versions in the table's metadata log stay, and for a week also the last version of each hour.
 
     Args:
-        table: the table, up to date.
         now: seconds since 1970; default: the clock.
     """
     now = time.time() if now is None else now

@@ -41,11 +41,7 @@ def create_branch(table: Table, branch: str, snapshot: int, days: int) -> None:
     Raises:
         MovedError: the table no longer has the snapshot.
     """
-
-    def change(refs: Refs, metadata: Metadata) -> None:
-        refs[branch] = _ref(metadata, "branch", snapshot, days)
-
-    _commit(table, change)
+    _commit(table, lambda refs, metadata: refs.update({branch: _ref(metadata, "branch", snapshot, days)}))
 
 
 def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
@@ -54,11 +50,7 @@ def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
     Raises:
         MovedError: the table no longer has the snapshot.
     """
-
-    def change(refs: Refs, metadata: Metadata) -> None:
-        refs[tag] = _ref(metadata, "tag", snapshot, days)
-
-    _commit(table, change)
+    _commit(table, lambda refs, metadata: refs.update({tag: _ref(metadata, "tag", snapshot, days)}))
 
 
 def publish(
@@ -72,7 +64,6 @@ def publish(
     """Fast-forward main to a branch, set table properties, and drop the branch, in one commit.
 
     Args:
-        table: the table.
         branch: a branch created at `base`.
         base: the expected snapshot of main; None: it has none.
         check: called with the current metadata; raises MovedError if they are not as expected.

@@ -25,19 +25,11 @@ from lake_assets.lake._compat import post_commit, serves
 
 Json = dict[str, Any]
 _TRANSACTIONS, _TABLE = "transactions/commit", "namespaces/{namespace}/tables/{table}"
-# Lists in metadata, with the key of an entry's id, the update that adds an entry, and the ones that choose the current.
+# Lists in metadata, with the key of an entry's id, the entry's name in updates, and the field that chooses one of them.
 _SHAPES = (
-    ("schemas", "schema-id", "add-schema", "schema", "current-schema-id", "set-current-schema", "schema-id"),
-    ("partition-specs", "spec-id", "add-spec", "spec", "default-spec-id", "set-default-spec", "spec-id"),
-    (
-        "sort-orders",
-        "order-id",
-        "add-sort-order",
-        "sort-order",
-        "default-sort-order-id",
-        "set-default-sort-order",
-        "sort-order-id",
-    ),
+    ("schemas", "schema-id", "schema", "current"),
+    ("partition-specs", "spec-id", "spec", "default"),
+    ("sort-orders", "order-id", "sort-order", "default"),
 )
 # Fields of metadata that must be unchanged if columns or partitioning change, by the names of requirements.
 _REQUIRED = {
@@ -68,7 +60,6 @@ def commit(catalog: RestCatalog, changes: Sequence[Change]) -> None:
 
     Args:
         catalog: a catalog that has transactions, unless it is one table.
-        changes: the changes.
 
     Raises:
         CommitFailedException: a table has been updated meanwhile, and no table is changed; or the result of the commit
@@ -91,7 +82,6 @@ def updates(before: Json, after: Json, now: int) -> list[Json]:
     """Return the updates that lead from one version of a table's metadata to another.
 
     Args:
-        before: the current metadata.
         after: the next metadata: snapshots, references, properties, columns and partitioning may differ.
         now: milliseconds since 1970. New snapshots get this time: servers refuse a history that goes back.
     """
@@ -130,13 +120,14 @@ def _requirements(before: Json, after: Json) -> Iterator[Json]:
 def _shape(before: Json, after: Json) -> Iterator[Json]:
     if before["format-version"] != after["format-version"]:
         yield {"action": "upgrade-format-version", "format-version": after["format-version"]}
-    for entries, key, add, field, current, choose, chosen in _SHAPES:
+    for entries, key, name, which in _SHAPES:
         known = {entry[key] for entry in before.get(entries, ())}
         for entry in after.get(entries, ()):
             if entry[key] not in known:
-                yield {"action": add, field: entry}
-        if before.get(current) != after.get(current):
-            yield {"action": choose, chosen: after[current]}
+                yield {"action": f"add-{name}", name: entry}
+        chosen = f"{which}-{name}-id"
+        if before.get(chosen) != after.get(chosen):
+            yield {"action": f"set-{which}-{name}", f"{name}-id": after[chosen]}
 
 
 def _snapshots(before: Json, after: Json, now: int) -> Iterator[Json]:

@@ -50,7 +50,6 @@ def between(meta: TableMetadata, start: int | None, end: int | None) -> Between:
     """Find the commits between two snapshots.
 
     Args:
-        meta: the table's metadata.
         start: a snapshot; None: the beginning of the table.
         end: the snapshot to reach; None: the empty table.
     """

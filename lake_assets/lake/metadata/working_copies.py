@@ -43,7 +43,6 @@ def working_copy(metadata: Metadata, snapshot: int | None, folder: str, now: int
     """Return the metadata of a working copy of a table.
 
     Args:
-        metadata: the table's metadata.
         snapshot: the snapshot to start from; None: the table is empty.
         folder: where the copy's metadata files and manifests are written.
         now: milliseconds since 1970.
@@ -71,7 +70,6 @@ def grafted(table: Metadata, copy: Metadata, start: Metadata, now: int) -> Metad
     """Return the table's metadata with the snapshots of a working copy, and main at the copy's current one.
 
     Args:
-        table: the table's current metadata.
         copy: the copy's current metadata.
         start: the metadata that the copy was made of.
         now: milliseconds since 1970.

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote, thresholds
+from lake_assets.lake.column_spelling import caseless, clashes
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import is_of_iceberg
 from lake_assets.models.operators.kept_frames import Frame, Frames, has_bounds
@@ -132,8 +133,7 @@ class ResultWriter:
                 raise ModelError(
                     f"{where}: `{setting}` names {', '.join(missing)}; the rows of its function have {', '.join(types)}"
                 )
-        lower = [f.name.lower() for f in rows.schema.fields]
-        if duplicates := sorted({c for c in lower if lower.count(c) > 1}):
+        if duplicates := sorted(caseless(names[0]) for names in clashes(rows.columns)):
             raise ModelError(f"{where}: two columns are called {', '.join(duplicates)}")
         if reserved := [c for c in types if is_of_iceberg(c)]:
             raise ModelError(f"{where}: {', '.join(reserved)}: Iceberg has columns of this name itself: rename them")

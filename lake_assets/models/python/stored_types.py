@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from lake_assets.lake import quote
+from lake_assets.lake.column_spelling import clashes
 
 _UNSTORABLE = (NullType, VariantType, DayTimeIntervalType, YearMonthIntervalType, CalendarIntervalType)
 
@@ -30,9 +31,8 @@ def as_stored(rows: DataFrame) -> DataFrame:
     """Cast columns to the types that Iceberg has for them: it has no SMALLINT, for example."""
     fields = rows.schema.fields
     stored = [_stored(f.dataType) for f in fields]
-    names = {f.name.lower() for f in fields}
     # Columns of one name are refused later, with a reason.
-    if len(names) < len(fields) or stored == [f.dataType for f in fields]:
+    if clashes(rows.columns) or stored == [f.dataType for f in fields]:
         return rows
     return rows.select(*(F.col(quote(f.name)).cast(kind).alias(f.name) for f, kind in zip(fields, stored, strict=True)))
 

@@ -15,6 +15,7 @@ from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
+from lake_assets.lake.column_spelling import clashes
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
@@ -309,7 +310,7 @@ def check_outputs(name: str, outputs: Sequence[str], key: Sequence[str], time: s
         outputs: the output columns; if empty, they are unknown, and keys are not checked.
         key, time: the declared key and range column.
     """
-    if len({o.lower() for o in outputs}) < len(outputs):
+    if clashes(outputs):
         raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")
     for what, declared in (("key", list(key)), ("range column", [time] if time else [])):
         if outputs and (missing := [k for k in declared if k not in outputs]):

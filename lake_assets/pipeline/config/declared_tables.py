@@ -17,7 +17,7 @@ from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.names import spelled
+from lake_assets.lake.column_spelling import spelled
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.sql.model_plan import outputs_of, parse, sources_of

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Self
 
 from lake_assets.lake import TableId
-from lake_assets.lake.names import literal, quote, spelled
+from lake_assets.lake.column_spelling import spelled
+from lake_assets.lake.names import literal, quote
 
 if TYPE_CHECKING:
     from lake_assets.tables.specs import Limit

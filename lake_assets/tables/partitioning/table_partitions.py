@@ -15,7 +15,8 @@ from typing import Any, Literal, Self
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId, quote
-from lake_assets.lake.names import literal, spelled
+from lake_assets.lake.column_spelling import spelled
+from lake_assets.lake.names import literal
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.partitioning.partition_keys import (
     NULL,
