@@ -109,6 +109,11 @@ class FinalSpec:
         return (self.staging,)
 
     @property
+    def partitioned_by(self) -> str:
+        """SQL of its partition fields; empty: it is not partitioned."""
+        return ", ".join(p.sql for p in self.partition_by)
+
+    @property
     def summary(self) -> str:
         """The contents of the table in a sentence, for asset descriptions."""
         key = f"one per {', '.join(self.key)}" if self.key else "one per key if the source has one"

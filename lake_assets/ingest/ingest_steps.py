@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pyiceberg.table import Table
 
@@ -22,17 +22,14 @@ from lake_assets.ingest.staging.raw_windows import pending_of
 from lake_assets.ingest.staging.staging import absorb_events
 from lake_assets.ingest.staging.staging import replay as replay_events
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.tables.batch_limits import cut, cut_unless_rebuilt
+from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, missing_sources
-from lake_assets.tables.table_step import EmptySources, TableStep
-
-if TYPE_CHECKING:
-    from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.tables.table_step import EmptySources, Pins, TableStep
 
 
 @dataclass(frozen=True)
-class RawStep(TableStep[RawSpec]):
+class RawStep(TableStep[RawSpec, Pins]):
     """Landing: records of new files, or of a source table, as they arrived."""
 
     is_only_writer: ClassVar[bool] = False
@@ -58,14 +55,12 @@ class RawStep(TableStep[RawSpec]):
         """Return the window of the source table, if it has one."""
         return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
 
-    def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
-    ) -> list[Window]:
+    def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
         """Return all new files, which one step lands in several commits, or a batch of a source table's snapshots."""
         windows = self.windows(lake, table, sources)
         return [cut(w, sources[w.source], self.spec.batch) for w in windows]
 
-    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
         """Land new files, or new records of the source table."""
         began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
         if spec.source and not lake.exists(spec.source):
@@ -111,7 +106,7 @@ class RawStep(TableStep[RawSpec]):
 
 
 @dataclass(frozen=True)
-class StagingStep(TableStep[StagingSpec]):
+class StagingStep(TableStep[StagingSpec, Pins]):
     """Parsing: the typed change events of one source table."""
 
     has_rejects: ClassVar[bool] = True
@@ -126,14 +121,12 @@ class StagingStep(TableStep[StagingSpec]):
         """Return the window of the raw table, from the first commit with records for this table."""
         return [pending_of(self.spec, table, raw)[0] for raw in sources.values()]
 
-    def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
-    ) -> list[Window]:
+    def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
         """Return the batch, or the whole window if every record is read again."""
-        windows = [(pending_of(self.spec, table, raw), raw) for raw in sources.values()]
-        return [cut_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in windows]
+        windows = [(*pending_of(self.spec, table, raw), raw) for raw in sources.values()]
+        return [window if why else cut(window, raw, self.spec.batch) for window, why, raw in windows]
 
-    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
         """Append the events of new records."""
         return absorb_events(lake, self.spec, rebuild=rebuild)
 

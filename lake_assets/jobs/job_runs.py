@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
@@ -24,12 +24,9 @@ from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, continues, missing_sources
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_step import EmptySources, TableStep
+from lake_assets.tables.table_step import EmptySources, Pins, TableStep
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
-
-if TYPE_CHECKING:
-    from lake_assets.models.steps.snapshot_pins import SnapshotPins
 
 
 def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebuild: bool = False) -> Outcome:
@@ -118,7 +115,7 @@ def _outcome(
 
 
 @dataclass(frozen=True)
-class JobStep(TableStep[JobSpec]):
+class JobStep(TableStep[JobSpec, Pins]):
     """Running a user's job over what changed."""
 
     is_only_writer: ClassVar[bool] = False
@@ -133,20 +130,18 @@ class JobStep(TableStep[JobSpec]):
         """Return one window per source."""
         return list(pending_windows(self.spec.settings, table, sources).values())
 
-    def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
-    ) -> list[Window]:
+    def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
         """Return windows up to snapshots that agree with each other and with the models of the run."""
         windows = pending_windows(self.spec.settings, table, sources)
         return list(self._chosen(lake, pins, windows, sources).values())
 
-    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
         """Run the job."""
         with pins.release_on_failure():
             return run_job(lake, self.spec, lambda w, sources: self._chosen(lake, pins, w, sources), rebuild=rebuild)
 
     def _chosen(
-        self, lake: LakeBase, pins: SnapshotPins, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]
+        self, lake: LakeBase, pins: Pins, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]
     ) -> dict[TableId, Window]:
         size = self.spec.batch if continues(windows.values()) else BatchSize()
         return pins.pin(lake, windows, sources, size)

@@ -87,8 +87,3 @@ def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -
 
 _FILES = ("added-data-files", "deleted-data-files", "added-delete-files")
 _ROWS = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
-
-
-def cut_unless_rebuilt(window: Window, rebuilt: str | None, source: Table, size: BatchSize) -> Window:
-    """Return a batch of a window, or all of it if the table is computed again, for the given reason."""
-    return window if rebuilt else cut(window, source, size)

@@ -6,37 +6,31 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import UnsupportedEventError
+from lake_assets.final.batch import Batch
 from lake_assets.final.events.staging_events import history_of
-from lake_assets.final.events.window_stats import Batch
 from lake_assets.final.key_proposal import proposed_key
-from lake_assets.final.stored_rows import replace_rows
-from lake_assets.final.target import Target
 from lake_assets.formats.event_model import INSERT, OP, READ
 from lake_assets.lake import quote
 
 _IDENTITY = "_identity"
 
 
-def apply(target: Target, batch: Batch) -> tuple[str, str]:
-    """Append the window's inserts; return strategy and reason.
-
-    Raises:
-        UnsupportedEventError: the window has updates or deletes, and the table is not declared to ignore them.
-    """
-    rows = rebuild(target, batch)
-    if target.is_new:
-        return "rebuild", replace_rows(target, rows, batch)
+def apply(batch: Batch) -> tuple[str, str]:
+    """Append the window's inserts; return strategy and reason; see `rows_of` for errors."""
+    rows = rows_of(batch)
+    if batch.target.is_new:
+        return "rebuild", batch.replace(rows)
     batch.writer.append(rows)
-    return "append", "every insert is a row" if target.key else "no key: every insert is a row"
+    return "append", "every insert is a row" if batch.target.key else "no key: every insert is a row"
 
 
-def rebuild(target: Target, batch: Batch) -> DataFrame:
+def rows_of(batch: Batch) -> DataFrame:
     """Return the rows that the window adds: all rows of the table for a window over all of staging.
 
     Raises:
         UnsupportedEventError: the window has updates or deletes, and the table is not declared to ignore them.
     """
-    spec, others = target.spec, batch.stats.others
+    target, spec, others = batch.target, batch.target.spec, batch.stats.others
     if others and spec.on_change == "stop":
         if target.key:
             raise UnsupportedEventError(
@@ -63,5 +57,5 @@ def rebuild(target: Target, batch: Batch) -> DataFrame:
             events = events.join(existing, identifying, "left_anti")
         once = events.where(numbered).dropDuplicates(identifying)
         events = once.unionByName(events.where(~numbered))
-    types = target.types
+    types = batch.types
     return events.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in target.columns))

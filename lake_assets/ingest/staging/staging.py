@@ -56,7 +56,7 @@ from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import routed
 from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
-from lake_assets.tables.table_step import REQUESTED, loaded
+from lake_assets.tables.table_step import REQUESTED, tables_of
 from lake_assets.tables.writing.publication import loaded_again
 from lake_assets.tables.writing.table_ddl import key_in, key_set_of
 from lake_assets.tables.writing.table_writer import TableWriter
@@ -79,7 +79,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         TableClaimedError: the table belongs to another pipeline or another source table.
     """
     began, name = time.monotonic(), str(spec.table)
-    found = loaded(lake, spec)
+    found = tables_of(lake, spec)
     if isinstance(found, Outcome):
         return found
     table, raw = found.table, found.sources[spec.raw]
