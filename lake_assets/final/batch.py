@@ -72,10 +72,8 @@ class Batch:
     def stored_rows(self, keys: DataFrame | None, *, by: Sequence[str] = (), branch: str = "") -> DataFrame:
         """Return the table's rows with these keys (None: all rows), reading only files that can contain them.
 
-        Args:
-            keys: the columns `by` of the rows.
-            by: the columns to look rows up by; empty: the table's key.
-            branch: SQL name of a branch to read instead of main.
+        `by` are the columns of `keys`; empty: the table's key. `branch` is the SQL name of a branch to read instead
+        of main.
         """
         spark, name, key = self.target.lake.spark(), branch or self.writer.name, list(by or self.target.key)
         if self.target.is_new:
@@ -87,12 +85,10 @@ class Batch:
         return over(spark, sql, {}, pruning.values).join(keys, key, "left_semi")
 
     def pruning(self, rows: DataFrame, by: Sequence[str] = (), at_most: int | None = None) -> Pruning:
-        """Return conditions that most rows of the table with other keys than those of `rows` do not meet.
+        """Return conditions that few stored rows with other keys than those of `rows` meet.
 
-        Args:
-            rows: rows with the columns `by`.
-            by: the columns to look rows up by; empty: the table's key.
-            at_most: the greatest possible number of keys; None: unknown.
+        `by` are the columns of the keys; empty: the table's key. `at_most` is the greatest number of keys, if it is
+        known.
         """
         types, key = self.types, tuple(by or self.target.key)
         cast = rows.selectExpr(*(f"CAST({quote(k)} AS {types[k]}) AS {quote(k)}" for k in key))

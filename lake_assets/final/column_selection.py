@@ -144,12 +144,7 @@ def _is_of_many_rows(node: exp.Expr) -> bool:
 
 
 def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[str]) -> dict[str, Item]:
-    """Return the columns of a table by name, in their order.
-
-    Args:
-        table: its name, for messages.
-        declared: see `read_columns`; empty: all source columns.
-        columns: names of the source columns.
+    """Return the columns of a table by name, in their order; nothing `declared`: all columns of the source.
 
     Raises:
         PipelineError: a declared column references a column that the source does not have.

@@ -16,11 +16,7 @@ from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
 
 
 def prepare_table(target: Target, before: Table | None) -> tuple[list[Change], Table | None]:
-    """Create the table, or evolve its columns with the staging table.
-
-    Args:
-        target: the table.
-        before: the table as the step found it; None: there was none.
+    """Create the table, or evolve its columns with the staging table; `before` is the table as the step found it.
 
     Returns:
         The column changes, and the table with them; None if it is still to be made.

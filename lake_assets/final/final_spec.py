@@ -80,11 +80,7 @@ class FinalSpec:
     landing: ClassVar[Path | None] = None
 
     def spelled_as(self, source: Iterable[str]) -> Self:
-        """Return the declaration with its columns spelled as the source and the table spell them.
-
-        Args:
-            source: the columns of staging, by their names in the lake.
-        """
+        """Return the declaration with its columns spelled as the source, by its names in the lake, and the table do."""
         staged = list(source)
         own = [*(c.name for c in self.columns if isinstance(c, Computed)), *staged]
 

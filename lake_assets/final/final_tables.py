@@ -100,12 +100,7 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         return (window, why) if why else (cut(window, staging, self.spec.batch), "")
 
     def due(self, lake: LakeBase, rebuild: str) -> DueFinal | Outcome:
-        """Return the step, or the outcome if there is nothing to do.
-
-        Args:
-            lake: the lake.
-            rebuild: the reason to compute the table from all of staging, whatever it has absorbed; empty: none.
-        """
+        """Return the step, or the outcome if there is nothing to do; `rebuild`: why to absorb all of staging, if so."""
         found = tables_of(lake, self.spec)
         if isinstance(found, Outcome):
             return found
@@ -166,10 +161,7 @@ class FinalStep(TableStep[FinalSpec, Pins]):
     def compute(self, due: DueFinal, target: Target, scope: contextlib.ExitStack) -> FinalCommit | str:
         """Write the events of the window; or return the reason why the table has to be rebuilt instead.
 
-        Args:
-            due: the step.
-            target: the table.
-            scope: events live until it is closed.
+        The events live until `scope` is closed.
         """
         lake, spec, window, before = target.lake, target.spec, due.window, _in_todays_form(target, due.window.mark)
         if not target.is_new and due.table is not None and (pairs := columns_to_unite(target)):
@@ -230,11 +222,7 @@ class FinalStep(TableStep[FinalSpec, Pins]):
 def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.ExitStack) -> tuple[Target, DataFrame]:
     """Compute the rows that a final table should have, from all of staging as of the last absorbed snapshot.
 
-    Args:
-        lake: the lake.
-        spec: the table.
-        table: the loaded table.
-        scope: the rows can be read until it is closed.
+    The rows can be read until `scope` is closed.
 
     Raises:
         NotRunError: the table has absorbed nothing yet.

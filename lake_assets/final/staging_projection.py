@@ -160,13 +160,7 @@ class Projection:
         return rows.select(*own, *(c.alias(name) for name, c in more.items())).select(*values, *more)
 
     def source_events(self, rows: DataFrame, key: Sequence[str], source_key: Sequence[str]) -> DataFrame:
-        """Return rows of staging as events of the source: the key by its names in the table, and all used columns.
-
-        Args:
-            rows: rows of staging.
-            key: names of the key columns in the table.
-            source_key: names of the key columns in the source.
-        """
+        """Return rows of staging as events of the source: the key by its names in the table, and all used columns."""
         names = dict.fromkeys(s for i in self.items.values() for s in i.sources)
         keys = zip(key, source_key, strict=True)
         omitted = F.array_intersect(self._omitted(), _names(tuple(names)))

@@ -139,12 +139,8 @@ class TableStep(ABC, Generic[S, P]):
 
     @abstractmethod
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """Return the pending window of each source. Reads metadata only.
-
-        Args:
-            lake: the lake.
-            table: the table; None: it does not exist yet.
-            sources: its existing sources.
+        """Return the pending window of each existing source of a table (None: it does not exist yet). Reads
+        metadata only.
 
         Raises:
             HistoryError: the history of a source is lost, and the table is declared to stop.
@@ -154,21 +150,14 @@ class TableStep(ABC, Generic[S, P]):
     def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: P) -> list[Window]:
         """Return the part of `windows` that the next step absorbs, if batches are limited.
 
-        Args:
-            lake: the lake.
-            table: the table; None: it does not exist yet.
-            sources: all of its sources.
-            pins: snapshots that earlier models of the run have fixed; this step adds its own.
+        `pins` are the snapshots that earlier models of the run have fixed; this step adds its own.
         """
 
     @abstractmethod
     def absorb(self, lake: LakeBase, pins: P, *, rebuild: bool = False) -> Outcome:
         """Absorb pending changes, in one commit that moves the watermark.
 
-        Args:
-            lake: the lake.
-            pins: snapshots that earlier models of the run have fixed.
-            rebuild: whether to compute the table from the current contents of its sources.
+        `rebuild`: compute the table from the current contents of its sources.
         """
 
     @property

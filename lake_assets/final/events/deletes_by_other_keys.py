@@ -39,11 +39,7 @@ def identify_deletes(
 ) -> tuple[DataFrame, int]:
     """Fill in the key of each event; return them, and the number of deletes left out because no row had their key.
 
-    Args:
-        events: rows of staging.
-        history: all rows of staging up to the last of the events.
-        key: columns of the table's key.
-        others: the other declared keys whose columns exist.
+    `events` are rows of staging, `history` all rows up to the last of them, and `others` the other declared keys.
     """
     unidentified = events.where(has_other_key(key, others))
     deletes = checkpoint(unidentified.select(*_PLACE, order().alias(_AT), *_columns(others)))

@@ -75,10 +75,7 @@ def keys_of(target: Target, events: DataFrame) -> DataFrame:
 def states_of(target: Target, events: DataFrame, *, omits_values: bool, of_source: bool = False) -> DataFrame:
     """Return each event with the whole row of its key after it (see `key_changes.states`).
 
-    Args:
-        events: events of the table, or of its source.
-        omits_values: whether some inserts omit values.
-        of_source: whether they are events of the source (see `history_of`).
+    `of_source`: whether they are events of the source (see `history_of`).
     """
     if not of_source:
         return states(events, target.key, target.columns, target.ordering, omits_values=omits_values)

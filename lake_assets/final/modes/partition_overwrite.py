@@ -37,11 +37,9 @@ class _TooManyError(Exception):
 
 
 def overwrite(batch: Batch, rows: DataFrame) -> tuple[bool, str]:
-    """Put the changed rows into their partitions; after a truncate, all rows that are missing from `rows` are deleted.
+    """Put changed rows, one per key (see `reduction.latest`), into their partitions.
 
-    Args:
-        batch: the window.
-        rows: one row per key, as returned by `reduction.latest`.
+    After a truncate, all rows that are missing from them are deleted.
 
     Returns:
         Whether the rows were written, and a description of what was done or why nothing was.

@@ -106,13 +106,9 @@ def _as_events(target: Target, stored: DataFrame) -> DataFrame:
 
 
 def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track: Sequence[str]) -> DataFrame:
-    """Return the versions that follow from the states of keys: `columns` and the interval.
+    """Return the versions that follow from the `states` of keys: `columns` and the interval.
 
-    Args:
-        rows: the `states` of all events of the keys.
-        key: columns that identify a row of the source.
-        columns: all columns of the row.
-        track: columns whose change opens a new version.
+    A change of the columns `track` opens a new version.
     """
     keys = [F.col(quote(k)) for k in key]
     rest = [c for c in columns if c not in key]

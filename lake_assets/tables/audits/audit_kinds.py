@@ -93,11 +93,7 @@ class ColumnAudit(Audit, ABC):
 
     @abstractmethod
     def violation(self, kind: str) -> str:
-        """Return SQL of a condition, never null: a row violates the audit.
-
-        Args:
-            kind: the SQL type of the column.
-        """
+        """Return SQL of a condition, never null: a row violates the audit of its column, which has this SQL type."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -52,10 +52,10 @@ def touched(
     """Return the changes of each partition that the snapshots of a window touched.
 
     A row that moves to another partition touches both. Compaction touches no partition. A commit that replaces all rows
-    touches all partitions, whether their rows differ or not.
+    touches all partitions, whether their rows differ or not. Spark is started only if metadata is not sufficient.
 
     Args:
-        lake: Spark is started only if metadata is not sufficient.
+        lake: the lake.
         table: the table.
         by: its partitions.
         start: the snapshot before the window; None: the window starts with the table.
@@ -135,12 +135,9 @@ def kind_of(captured: Capture, by: Partitions) -> str:
 def counted(part: Touched, updated: int) -> dict[str, int]:
     """Return the numbers of rows inserted, updated and deleted in a partition, as far as they follow from its changes.
 
-    An update removes a row and writes another, perhaps in another partition. So if a step updated rows, the partitions
+    An update removes a row and writes another, perhaps in another partition. So if the step `updated` rows, the
+    partitions
     of these updates are unknown.
-
-    Args:
-        part: the changes of the partition.
-        updated: number of rows that the whole step updated.
     """
     if part.came is None or part.went is None:
         return {}

@@ -219,15 +219,10 @@ def key_in(table: Table) -> tuple[str, ...]:
 
 
 def key_set_of(table: Table, keys: Sequence[tuple[str, ...]], rename: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the declared key that a staging table uses; empty: it has the columns of none.
+    """Return the declared key that a staging table uses, by names in the lake; empty: it has the columns of none.
 
     A table keeps its key even if it later gets all columns of an earlier declared key: existing rows have no values in
     them. If its key is no longer declared, it is the first declared key whose columns all exist.
-
-    Args:
-        table: the loaded staging table.
-        keys: the declared keys.
-        rename: source names to names in the lake.
     """
     stored = tuple(json.loads(table.properties.get(KEY_SET_PROPERTY, "[]")))
     if stored in keys:
