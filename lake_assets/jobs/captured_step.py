@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,12 +21,11 @@ from pyiceberg.types import NestedField, StringType
 from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
 from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
 from lake_assets.jobs import step_notes
-from lake_assets.jobs.job_watermark import move_watermark, own
+from lake_assets.jobs.job_watermark import move_watermark
 from lake_assets.jobs.step_notes import STEP_ID, NotedWindow, StepNote
 from lake_assets.jobs.step_parameters import StepParameters, StepSource
 from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
 from lake_assets.jobs.step_values import changed_keys, united_ranges
-from lake_assets.jobs.step_windows import Choose, pending_windows
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -35,12 +34,13 @@ from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
 from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
-from lake_assets.tables.writing.table_ddl import check_owner_in
+from lake_assets.tables.writing.table_ddl import check_owner_in, set_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+Choose = Callable[[dict[TableId, Window], dict[TableId, Table]], dict[TableId, Window]]
 
 
 class CapturedStep:
@@ -169,16 +169,9 @@ class CapturedStep:
         keys = self.keys if self._settings.keys else None
         sources = {s: self._source(s, w) for s, w in self.windows.items()}
         return StepParameters(
-            str(self.table),
-            self.id,
-            sources,
-            lookups,
-            self.ranges,
-            keys,
-            self.properties,
-            self.is_initial,
+            str(self.table), self.id, sources, lookups, self.ranges, keys, self.properties, self.is_initial,
             self.is_empty,
-        )
+        )  # fmt: skip
 
     def _source(self, name: str, window: Window) -> StepSource:
         if name not in self._changed:
@@ -234,7 +227,8 @@ class CapturedStep:
             )
         self.moved_by = self._move(target)
         if target is not None:
-            own(lake, self.table, self._settings.owner)
+            # A watermark that expires is then missed.
+            set_properties(lake, self.table, {PIPELINE_PROPERTY: self._settings.owner})
             keep_sources(lake, self.table, self._settings.sources)
         step_notes.remove(lake, self._note)
 
@@ -289,11 +283,8 @@ def captured_step(
 ) -> Generator[CapturedStep]:
     """Fix the windows of a job, and move the watermark of its table when the block ends without an error.
 
-    Args:
-        lake: the lake.
-        settings: what is declared.
-        choose: returns the part of the pending windows that this step takes.
-        rebuild: whether the job receives all rows of its sources.
+    `choose` returns the part of the pending windows that this step takes. If it is a `rebuild`, the job receives all
+    rows of its sources.
 
     Raises:
         StepRunningError: a step over the same table is running.
@@ -330,7 +321,7 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     if rebuild:
         windows = {s: Window(s, None, head_of(t)) for s, t in tables.items()}
     else:
-        windows = pending_windows(settings, target, tables, again)
+        windows = settings.windows(target, tables, again)
         windows = choose(windows, tables) if choose and not again else windows
     base = known_marks(target)
     note = StepNote(

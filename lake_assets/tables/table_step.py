@@ -75,7 +75,9 @@ class StepTables:
     sources: Mapping[TableId, Table]
 
 
-def tables_of(lake: LakeBase, spec: Declared, lookups: Iterable[TableId] = ()) -> StepTables | Outcome:
+def tables_of(
+    lake: LakeBase, spec: Declared, lookups: Iterable[TableId] = (), *, is_owned: bool = True
+) -> StepTables | Outcome:
     """Load the tables of a step, or return the outcome of one whose sources are missing.
 
     Raises:
@@ -84,7 +86,7 @@ def tables_of(lake: LakeBase, spec: Declared, lookups: Iterable[TableId] = ()) -
     table, sources = lake.find(spec.table), {s: lake.find(s) for s in (*spec.sources, *lookups)}
     if missing := [s for s, found in sources.items() if found is None]:
         return Outcome(str(spec.table), "waiting", why=missing_sources(table, missing))
-    if table is not None:
+    if table is not None and is_owned:
         check_owner_in(table, spec.table, spec.pipeline)
     return StepTables(table, {s: found for s, found in sources.items() if found is not None})
 
