@@ -94,7 +94,7 @@ def plan(
     max_rows: int = MAX_ROWS,
     past: Sequence[BackfillRecord] = (),
 ) -> BackfillPlan:
-    """Plan a backfill of a table and everything downstream of it.
+    """Plan a backfill of a table, or a selection of its rows, and everything downstream of it.
 
     Args:
         lake: the lake.
@@ -144,16 +144,9 @@ def plan_tables(
 ) -> BackfillPlan:
     """Plan a backfill of several chosen tables, as an orchestrator asks for it.
 
-    Args:
-        lake: the lake.
-        pipeline: the pipeline that declares the tables, or several.
-        chosen: by table, the keys of its partitions; none: the table follows the changes of the others; None: all of
-            the table is redone.
-        max_rows: rows of one piece of work, roughly.
-        past: earlier backfills, for the estimate.
-
-    Returns:
-        The plan. Tables that cannot be redone aside are left out: their own steps do what is possible.
+    `chosen` has the keys of partitions by table; none: the table follows the changes of the others; None: all of
+    the table
+    is redone. Tables that cannot be redone aside are left out: their own steps do what is possible.
 
     Raises:
         PipelineError: a key is not one of a table's partitions.

@@ -68,13 +68,7 @@ class Backfill:
     ) -> Backfill:
         """Begin a planned backfill: claim its tables. Nothing is computed yet.
 
-        Args:
-            lake: the lake.
-            pipeline: the pipeline of the plan.
-            plan: the plan.
-            publish: `auto`, as soon as it is built, or `manual`.
-            keep_days: how long it can be undone after it is published.
-            run: the run of an orchestrator that begins it.
+        It can be undone for `keep_days` after it is published. `run` is the run of an orchestrator that begins it.
 
         Raises:
             BackfillError: another backfill has one of the tables, or the catalog is not a SQL catalog.
@@ -99,11 +93,7 @@ class Backfill:
     def load(cls, lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str, *, run: str = "") -> Backfill:
         """Load an open backfill to continue, publish or discard it, and take it over from a process that has ended.
 
-        Args:
-            lake: the lake.
-            pipeline: the pipeline of the backfill.
-            backfill: its id.
-            run: the run of an orchestrator that takes it over; default: it stays that of the other one.
+        `run` is the run of an orchestrator that takes it over; default: it stays that of the other one.
 
         Raises:
             BackfillNotFoundError: there is no such backfill.
@@ -131,10 +121,7 @@ class Backfill:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def build(self, on_progress: Progress = lambda record, table: None) -> None:
-        """Do all pieces of work that are left.
-
-        Args:
-            on_progress: called after each piece of work.
+        """Do all pieces of work that are left, and report each of them.
 
         Raises:
             AuditFailedError: rows do not pass the audits of their table. Nothing is published; after a correction the

@@ -63,11 +63,7 @@ def compare(
 ) -> Iterator[TableComparison]:
     """Compare each table of a backfill: before publishing, main and the working copy, else before and after.
 
-    Args:
-        lake: the lake.
-        record: the backfill.
-        partitions: by table, its declared partitions.
-        samples: number of rows to show of each table.
+    `partitions` are those declared, by table.
 
     Raises:
         BackfillError: the backfill was discarded or not begun, or the state from before is no longer kept.
