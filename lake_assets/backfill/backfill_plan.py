@@ -117,19 +117,13 @@ def plan(
     _check(lake, first)
     below = downstream_of(specs, table) if downstream else []
     left_out = _left_out(lake, specs, [s.table for s in below], {table})
-    members = [first, *(s for s in below if str(s.table) not in left_out)]
     redone = RedoneRows((WHOLE,), 1.0)
     if not selection.is_everything:
         assert isinstance(first, ComputedSpec)
         redone = redone_rows(lake, first, selection, max_rows)
-    tables: list[TablePlan] = []
-    for spec in members:
-        if spec is not first:
-            tables.append(_planned(lake, spec, "changes", (WHOLE,), redone.share, past))
-        elif selection.is_everything:
-            tables.append(_planned(lake, spec, "everything", (WHOLE,), 1.0, past))
-        else:
-            tables.append(_planned(lake, spec, "rows", redone.chunks, redone.share, past))
+    tables = [_planned(lake, first, "everything" if selection.is_everything else "rows", redone, past)]
+    follows = RedoneRows((WHOLE,), redone.share)
+    tables += [_planned(lake, s, "changes", follows, past) for s in below if str(s.table) not in left_out]
     request = f"{table}: {selection}{'' if downstream else ', without downstream tables'}"
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
@@ -138,8 +132,6 @@ def plan_tables(
     lake: LakeBase,
     pipeline: Pipeline | PipelineGroup,
     chosen: Mapping[TableId, Sequence[str] | None],
-    *,
-    max_rows: int = MAX_ROWS,
     past: Sequence[BackfillRecord] = (),
 ) -> BackfillPlan:
     """Plan a backfill of several chosen tables, as an orchestrator asks for it.
@@ -162,9 +154,9 @@ def plan_tables(
         if keys is None:
             redone, redo = RedoneRows((WHOLE,), 1.0), "everything"
         elif keys:
-            redone, redo = redone_rows(lake, spec, _selection(keys), max_rows), "rows"
+            redone, redo = redone_rows(lake, spec, _selection(keys)), "rows"
         shares[spec.table] = redone.share
-        tables.append(_planned(lake, spec, redo, redone.chunks, redone.share, past))
+        tables.append(_planned(lake, spec, redo, redone, past))
     request = "; ".join(text for table, text in asked.items() if str(table) not in left_out)
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
@@ -224,9 +216,8 @@ def _left_out(
     return left_out
 
 
-def _planned(
-    lake: LakeBase, spec: Spec, redo: Redo, pieces: tuple[Chosen, ...], share: float, past: Sequence[BackfillRecord]
-) -> TablePlan:
+def _planned(lake: LakeBase, spec: Spec, redo: Redo, redone: RedoneRows, past: Sequence[BackfillRecord]) -> TablePlan:
+    pieces, share = redone.chunks, redone.share
     read = [summary_of(lake.table(s).current_snapshot()) for s in spec.sources if lake.exists(s)]
     own = lake.table(spec.table).current_snapshot()
     # A final table is recomputed from all events of its keys, wherever they are in staging.

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Self
 
 from lake_assets.backfill import cleanup, publishing
-from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan
+from lake_assets.backfill.backfill_plan import BackfillPlan
 from lake_assets.backfill.backfill_record import (
     KEEP_DAYS,
     WHOLE,
@@ -73,21 +74,21 @@ class Backfill:
         Raises:
             BackfillError: another backfill has one of the tables, or the catalog is not a SQL catalog.
         """
-        records = Records(lake)
-        tables = tuple(_of_plan(t) for t in plan.tables)
+        tables = (TableRecord(t.table, t.redo, t.chunks, why=t.why, rows_read=t.rows_read) for t in plan.tables)
         record = BackfillRecord(
-            records.new_id(),
-            pipeline.name,
-            plan.request,
-            tables,
-            publish=publish,
-            keep_days=keep_days,
-            file=joined(pipeline.files),
-            run=run,
-        )
-        begun = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
-        begun.record = records.create(record)
-        return begun
+            Records(lake).new_id(), pipeline.name, plan.request, tuple(tables), publish=publish, keep_days=keep_days,
+            file=joined(pipeline.files), run=run,
+        )  # fmt: skip
+        return cls(lake, pipeline, record).claimed()
+
+    def claimed(self) -> Self:
+        """Store the record, and return the backfill.
+
+        Raises:
+            BackfillError: another backfill has one of the tables.
+        """
+        self.record = self._records.create(self.record)
+        return self
 
     @classmethod
     def load(cls, lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str, *, run: str = "") -> Backfill:
@@ -332,13 +333,7 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
     record = BackfillRecord(
         records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id, file=joined(pipeline.files)
     )
-    begun = Backfill(lake, pipeline, record)
-    begun.record = records.create(record)
-    return begun
-
-
-def _of_plan(plan: TablePlan) -> TableRecord:
-    return TableRecord(plan.table, plan.redo, plan.chunks, why=plan.why, rows_read=plan.rows_read)
+    return Backfill(lake, pipeline, record).claimed()
 
 
 def _added(at: TableRecord, outcome: Outcome) -> TableRecord:
