@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from lake_assets.backfill.backfill_record import WHOLE, BackfillRecord, Redo
-from lake_assets.backfill.redone_rows import MAX_ROWS, RedoneRows, Selection, check_exists, redone_rows
+from lake_assets.backfill.row_selection import MAX_ROWS, Chunks, Selection, check_exists, chunks_of
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest.ingest_specs import StagingSpec
@@ -117,12 +117,12 @@ def plan(
     _check(lake, first)
     below = downstream_of(specs, table) if downstream else []
     left_out = _left_out(lake, specs, [s.table for s in below], {table})
-    redone = RedoneRows((WHOLE,), 1.0)
+    redone = Chunks((WHOLE,), 1.0)
     if not selection.is_everything:
         assert isinstance(first, ComputedSpec)
-        redone = redone_rows(lake, first, selection, max_rows)
+        redone = chunks_of(lake, first, selection, max_rows)
     tables = [_planned(lake, first, "everything" if selection.is_everything else "rows", redone, past)]
-    follows = RedoneRows((WHOLE,), redone.share)
+    follows = Chunks((WHOLE,), redone.share)
     tables += [_planned(lake, s, "changes", follows, past) for s in below if str(s.table) not in left_out]
     request = f"{table}: {selection}{'' if downstream else ', without downstream tables'}"
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
@@ -150,11 +150,11 @@ def plan_tables(
     shares: dict[TableId, float] = {}
     for spec in (s for s in specs if str(s.table) not in left_out):
         keys, redo = chosen[spec.table], "changes"
-        redone = RedoneRows((WHOLE,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
+        redone = Chunks((WHOLE,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
         if keys is None:
-            redone, redo = RedoneRows((WHOLE,), 1.0), "everything"
+            redone, redo = Chunks((WHOLE,), 1.0), "everything"
         elif keys:
-            redone, redo = redone_rows(lake, spec, _selection(keys)), "rows"
+            redone, redo = chunks_of(lake, spec, _selection(keys)), "rows"
         shares[spec.table] = redone.share
         tables.append(_planned(lake, spec, redo, redone, past))
     request = "; ".join(text for table, text in asked.items() if str(table) not in left_out)
@@ -216,7 +216,7 @@ def _left_out(
     return left_out
 
 
-def _planned(lake: LakeBase, spec: Spec, redo: Redo, redone: RedoneRows, past: Sequence[BackfillRecord]) -> TablePlan:
+def _planned(lake: LakeBase, spec: Spec, redo: Redo, redone: Chunks, past: Sequence[BackfillRecord]) -> TablePlan:
     pieces, share = redone.chunks, redone.share
     read = [summary_of(lake.table(s).current_snapshot()) for s in spec.sources if lake.exists(s)]
     own = lake.table(spec.table).current_snapshot()

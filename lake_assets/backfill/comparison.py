@@ -22,8 +22,8 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import now_ms, read_metadata, read_metadata_at
 from lake_assets.lake.metadata.working_copies import grafted
+from lake_assets.tables.partitioning.partition_changes import partition_changes
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from lake_assets.tables.partitioning.touched_partitions import touched
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 _CHANGE = "_change_type"
@@ -130,7 +130,7 @@ def _compared(states: _TwoSnapshots, name: str, partitions: Partitions | None) -
             feed.unpersist()
     changed = None
     if partitions is not None:
-        changed = tuple(sorted(k for k in touched(lake, table, partitions, start, end) if k is not None))
+        changed = tuple(sorted(k for k in partition_changes(lake, table, partitions, start, end) if k is not None))
     sums = {c: (row[f"b{n}"], row[f"a{n}"]) for n, c in enumerate(numbers)}
     return TableComparison(
         name, row["insert"], row["update_after"], row["delete"], key, changed,

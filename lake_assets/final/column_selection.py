@@ -30,7 +30,7 @@ class Star:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ColumnExpression:
     """A column of the table.
 
     Attributes:
@@ -83,7 +83,7 @@ def _root(column: exp.Column) -> exp.Identifier:
     return root
 
 
-def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
+def read_columns(texts: Sequence[str]) -> tuple[Star | ColumnExpression, ...]:
     """Parse the declared columns.
 
     Raises:
@@ -91,7 +91,7 @@ def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
             have the same name.
     """
     columns = tuple(chain.from_iterable(_read(text) for text in texts))
-    names = Counter(c.name.lower() for c in columns if isinstance(c, Computed))
+    names = Counter(c.name.lower() for c in columns if isinstance(c, ColumnExpression))
     if duplicates := [name for name, count in names.items() if count > 1]:
         raise PipelineError(f"`columns` has {', '.join(duplicates)} twice: give one of them another name")
     if sum(isinstance(c, Star) for c in columns) > 1:
@@ -99,7 +99,7 @@ def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
     return columns
 
 
-def _read(text: str) -> list[Star | Computed]:
+def _read(text: str) -> list[Star | ColumnExpression]:
     try:
         statements = parse_statements(f"SELECT {text}")
     except SqlSyntaxError as e:
@@ -117,7 +117,7 @@ def _read(text: str) -> list[Star | Computed]:
     return columns
 
 
-def _one(expression: exp.Expr, text: str) -> Star | Computed:
+def _one(expression: exp.Expr, text: str) -> Star | ColumnExpression:
     if isinstance(expression, exp.Star):
         if expression.args.get("replace") or expression.args.get("rename"):
             raise PipelineError(f"`columns`: {text!r}: name the changed columns beside the star instead")
@@ -136,14 +136,14 @@ def _one(expression: exp.Expr, text: str) -> Star | Computed:
     name = expression.alias_or_name
     if not name or not (isinstance(expression, exp.Alias) or isinstance(value, exp.Column)):
         raise PipelineError(f"`columns`: {text!r} needs a name: write {text} AS ...")
-    return Computed(name, value)
+    return ColumnExpression(name, value)
 
 
 def _is_of_many_rows(node: exp.Expr) -> bool:
     return isinstance(node, _OF_MANY_ROWS) or is_aggregate(node) or is_generator(node)
 
 
-def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[str]) -> dict[str, Item]:
+def select(table: str, declared: Sequence[Star | ColumnExpression], columns: Sequence[str]) -> dict[str, Item]:
     """Return the columns of a table by name, in their order; nothing `declared`: all columns of the source.
 
     Raises:
@@ -151,7 +151,7 @@ def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[st
     """
     existing = {c.lower(): c for c in columns}
     has = f"the source has {', '.join(columns)}"
-    named = {c.name.lower(): c for c in declared if isinstance(c, Computed)}
+    named = {c.name.lower(): c for c in declared if isinstance(c, ColumnExpression)}
     items: dict[str, Item] = {}
     for item in declared or (Star(),):
         if isinstance(item, Star):
@@ -168,7 +168,7 @@ def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[st
     return items
 
 
-def _item(table: str, computed: Computed, existing: Mapping[str, str], has: str) -> Item:
+def _item(table: str, computed: ColumnExpression, existing: Mapping[str, str], has: str) -> Item:
     if missing := [r for r in computed.roots if r.lower() not in existing]:
         raise PipelineError(
             f"{table}: `columns` computes {computed.name} from {', '.join(missing)}, and {has}. (A column is "
@@ -178,7 +178,7 @@ def _item(table: str, computed: Computed, existing: Mapping[str, str], has: str)
     return Item(computed.name, computed.value, sources, computed.is_plain)
 
 
-def normalized(declared: Sequence[Star | Computed]) -> list[str]:
+def normalized(declared: Sequence[Star | ColumnExpression]) -> list[str]:
     """Return the declaration as text, the same for two declarations that differ only in layout."""
     return [
         f"* EXCEPT ({', '.join(sorted(i.but))})" if isinstance(i, Star) and i.but

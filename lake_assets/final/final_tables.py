@@ -15,7 +15,6 @@ from typing import ClassVar
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
 from lake_assets.errors import NotRunError
@@ -30,7 +29,7 @@ from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audits.audit_gate import forget_failed
 from lake_assets.tables.batch_limits import cut, left_behind
@@ -39,6 +38,7 @@ from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import Change
+from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
 from lake_assets.tables.table_step import REQUESTED, EmptySources, Pins, StepTables, TableStep, tables_of
 from lake_assets.tables.writing.table_ddl import columns_of
@@ -240,7 +240,7 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     stats = stats_of(target, events, None)
     writer = TableWriter(lake, spec.table, table, {}, None)  # the modes compute, and write nothing
     rows = _ROWS[target.mode](Batch(target, events, stats, None, mark, writer))
-    return target, rows.select(*(F.col(quote(c)) for c in target.all_types))
+    return target, rows.select(*cols(target.all_types))
 
 
 def _in_todays_form(target: Target, mark: Watermark | None) -> Watermark | None:

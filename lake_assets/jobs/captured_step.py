@@ -22,7 +22,7 @@ from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
 from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
 from lake_assets.jobs import step_notes
 from lake_assets.jobs.job_watermark import move_watermark
-from lake_assets.jobs.step_notes import STEP_ID, NotedWindow, StepNote
+from lake_assets.jobs.step_notes import STEP_ID, StepNote, WindowNote
 from lake_assets.jobs.step_parameters import StepParameters, StepSource
 from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
 from lake_assets.jobs.step_values import changed_keys, united_ranges
@@ -326,7 +326,7 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     base = known_marks(target)
     note = StepNote(
         str(table),
-        {str(s): NotedWindow(w.head.uuid, w.start, w.head.snapshot) for s, w in windows.items()},
+        {str(s): WindowNote(w.head.uuid, w.start, w.head.snapshot) for s, w in windows.items()},
         target.metadata.current_snapshot_id if target is not None else None,
         writes_target,
         hours=(settings.lifetime or timedelta(hours=step_notes.HOURS)).total_seconds() / 3600,

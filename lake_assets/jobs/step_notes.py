@@ -39,7 +39,7 @@ State = Literal["running", "done", "nothing-written", "unknown"]
 
 
 @dataclass(frozen=True)
-class NotedWindow:
+class WindowNote:
     """The window of one source, as its table's uuid and two snapshots; `start` None: the beginning."""
 
     uuid: str
@@ -74,7 +74,7 @@ class StepNote:
     """
 
     target: str
-    windows: Mapping[str, NotedWindow]
+    windows: Mapping[str, WindowNote]
     snapshot: int | None
     writes_target: bool
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -93,7 +93,7 @@ class StepNote:
             ValueError, TypeError, LookupError: it is none.
         """
         fields: dict[str, Any] = json.loads(text)
-        windows = {s: NotedWindow(**w) for s, w in fields.pop("windows").items()}
+        windows = {s: WindowNote(**w) for s, w in fields.pop("windows").items()}
         return cls(windows=windows, processes=tuple(fields.pop("processes")), **fields)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Any
 
@@ -58,6 +58,11 @@ def over(
             raise
     _left_out.set()
     return over(spark, sql, frames, args)
+
+
+def cols(names: Iterable[str]) -> list[Column]:
+    """Return the columns of these names."""
+    return [F.col(quote(name)) for name in names]
 
 
 def new_name() -> str:

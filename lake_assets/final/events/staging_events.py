@@ -18,6 +18,7 @@ from lake_assets.formats.event_model import (
     TRUNCATE,
 )
 from lake_assets.lake import quote
+from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.writing.table_ddl import columns_of
 
 
@@ -69,7 +70,7 @@ def has_other_keys(target: Target, snapshot: int | None) -> bool:
 
 def keys_of(target: Target, events: DataFrame) -> DataFrame:
     """Return the distinct keys of events (a truncate has no key)."""
-    return events.where(F.col(OP) != TRUNCATE).select(*(F.col(quote(k)) for k in target.key)).distinct()
+    return events.where(F.col(OP) != TRUNCATE).select(*cols(target.key)).distinct()
 
 
 def states_of(target: Target, events: DataFrame, *, omits_values: bool, of_source: bool = False) -> DataFrame:

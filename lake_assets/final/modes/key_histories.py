@@ -12,8 +12,7 @@ from lake_assets.final.batch import Batch
 from lake_assets.final.events.key_changes import entangled, halves, is_moved, key_side
 from lake_assets.final.events.staging_events import history_of, keys_of
 from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
-from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, cols
 
 # The length up to which a chain of key changes is followed in each direction.
 _MOST_ROUNDS = 40
@@ -105,6 +104,6 @@ def _connected(keys: DataFrame, pairs: DataFrame, key: Sequence[str]) -> DataFra
 
 def with_truncates(events: DataFrame, keys: DataFrame, truncates: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the events and, for every key, a copy of each truncate."""
-    names = [F.col(quote(k)) for k in key]
+    names = cols(key)
     each = truncates.where(F.col(OP) == TRUNCATE).drop(*key).crossJoin(keys.select(*names))
-    return events.unionByName(each.select(*(F.col(quote(c)) for c in events.columns)))
+    return events.unionByName(each.select(*cols(events.columns)))

@@ -24,7 +24,7 @@ from lake_assets.formats.event_model import DELETE, OP
 from lake_assets.lake import LakeBase, quote
 from lake_assets.tables.literal_codec import LiteralCodec, codec_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, cols
 from lake_assets.tables.writing.publication import Branch
 
 # With more partitions, Spark takes longer to plan the filter that lists them than to run a MERGE.
@@ -74,7 +74,7 @@ def _overwrite(batch: Batch, rows: DataFrame, branch: Branch) -> int:
     names = list(batch.types)
     unchanged = stored.where(where).join(differing, list(target.key), "left_anti")
     new_rows = differing.where(F.col(_NEW).isNotNull()).select(*(F.col(f"{_NEW}.{quote(c)}").alias(c) for c in names))
-    content = unchanged.select(*(F.col(quote(c)) for c in names)).unionByName(new_rows)
+    content = unchanged.select(*cols(names)).unionByName(new_rows)
     has_old, has_new = F.col(_OLD).isNotNull(), F.col(_NEW).isNotNull()
     new, both, gone = (F.count_if(~has_old), F.count_if(has_old & has_new), F.count_if(~has_new))
     inserted, updated, deleted = differing.agg(new, both, gone).collect()[0]
@@ -87,7 +87,7 @@ def _differing(batch: Batch, rows: DataFrame, branch: str) -> DataFrame:
     """Return the key, the `_old` and the `_new` row of each key whose row changes; null: no such row."""
     target, types, emptied = batch.target, batch.types, batch.is_emptied
     key, names, soft = list(target.key), target.columns, DELETED in target.own
-    keys = [F.col(quote(k)) for k in key]
+    keys = cols(key)
     new = rows.select(
         *(F.col(quote(k)).cast(types[k]).alias(k) for k in key),
         F.struct(
@@ -95,7 +95,7 @@ def _differing(batch: Batch, rows: DataFrame, branch: str) -> DataFrame:
         ).alias("s"),
     )  # fmt: skip
     stored = batch.stored_rows(None if emptied else checkpoint(new.select(*keys)), branch=branch)
-    old = stored.select(*keys, F.struct(*(F.col(quote(c)) for c in types)).alias(_OLD))
+    old = stored.select(*keys, F.struct(*cols(types)).alias(_OLD))
     both = new.join(old, key, "full_outer" if emptied else "left")
     is_stored, deleted = F.col(_OLD).isNotNull(), F.col("s").isNull() | (F.col(f"s.{OP}") == DELETE)
     values = {

@@ -26,7 +26,7 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
 from lake_assets.ingest.staging.exactness import Reason
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, cols
 
 # The operation that removes a stored copy which never existed, according to late events.
 REMOVE = "remove"
@@ -121,7 +121,7 @@ def _count(batch: Batch, events: DataFrame, late: DataFrame | None) -> DataFrame
     elif (last := truncates.agg(F.max(F.expr(ORDER)).alias("last")).collect()[0]["last"]) is not None:
         rows = rows.where(order() > place(last))
     columns = [c for c in target.columns if c not in (ROW, COPY)]
-    image = F.struct(*(F.col(quote(c)) for c in columns))
+    image = F.struct(*cols(columns))
     steps = rows.select(
         ROW, SEQUENCE, POSITION, INDEX, OP, F.when(F.col(OP) != TRUNCATE, image).alias("image"),
         F.expr(f"CASE {OP} WHEN '{DELETE}' THEN -1L WHEN '{TRUNCATE}' THEN 0L ELSE 1L END").alias(_BY),

@@ -18,7 +18,7 @@ from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 from lake_assets.tables.merge_pruning import MAX_LITERALS, Pruning
-from lake_assets.tables.spark_frames import checkpoint, together
+from lake_assets.tables.spark_frames import checkpoint, cols, together
 
 
 def apply(batch: Batch) -> tuple[str, str]:
@@ -140,8 +140,8 @@ def _last(target: Target, states: DataFrame) -> DataFrame:
     is_write = ~F.col(OP).isin(DELETE, TRUNCATE)
     if deletes == "ignore":
         states = states.where(is_write)
-    image = F.struct(*(F.col(quote(c)) for c in names))
-    last = states.groupBy(*(F.col(quote(k)) for k in key)).agg(
+    image = F.struct(*cols(names))
+    last = states.groupBy(*cols(key)).agg(
         F.max_by(image, order()).alias("__last"),
         F.max_by(PRESENT, order()).alias("__present"),
         F.max(is_write).alias(KNOWN),

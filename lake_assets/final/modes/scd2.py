@@ -25,7 +25,7 @@ from lake_assets.final.modes.key_histories import Needs, needs, with_truncates
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import checkpoint, together
+from lake_assets.tables.spark_frames import checkpoint, cols, together
 from lake_assets.tables.writing.branch_writer import insert
 
 # 9999-12-31 00:00:00 UTC in seconds since 1970.
@@ -76,7 +76,7 @@ def _states(batch: Batch, needed: Needs) -> tuple[DataFrame, DataFrame | None]:
     if everything:
         # A truncate ends all open versions. Any row may have been inserted after it and have arrived before it.
         late = checkpoint(keys_of(target, history)) if history is not None else None
-        keys = keys.union(batch.stored_rows(None).select(*(F.col(quote(k)) for k in key))).distinct()
+        keys = keys.union(batch.stored_rows(None).select(*cols(key))).distinct()
     parts: list[DataFrame] = []
     separate: list[DataFrame] = []
     if late is not None and history is not None:
@@ -98,7 +98,7 @@ def _states(batch: Batch, needed: Needs) -> tuple[DataFrame, DataFrame | None]:
 
 def _as_events(target: Target, stored: DataFrame) -> DataFrame:
     """Return stored versions as the events that would produce them."""
-    number = F.row_number().over(Window.partitionBy(*(F.col(quote(k)) for k in target.key)).orderBy(FROM)) * 2
+    number = F.row_number().over(Window.partitionBy(*cols(target.key)).orderBy(FROM)) * 2
     rows = stored.withColumn("_number", number)
     opened = as_events(target, rows, READ, F.col("_number"), F.col(FROM))
     closed = as_events(target, rows.where(~F.col(CURRENT)), DELETE, F.col("_number") + 1, F.col(TO))
@@ -110,7 +110,7 @@ def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track:
 
     A change of the columns `track` opens a new version.
     """
-    keys = [F.col(quote(k)) for k in key]
+    keys = cols(key)
     rest = [c for c in columns if c not in key]
     ordered = Window.partitionBy(*keys).orderBy(SEQUENCE, POSITION, INDEX)
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -125,7 +125,7 @@ def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track:
         differs = differs | ~F.lag(quote(c)).over(before).eqNullSafe(F.col(quote(c)))
     starts = (F.col(PRESENT) & (~was_present | differs)) | (~F.col(PRESENT) & was_present)
     numbered = moments.withColumn(_VERSION, starts.cast("int")).withColumn(_VERSION, F.sum(_VERSION).over(before))
-    image = F.struct(*(F.col(quote(c)) for c in rest), F.col(PRESENT))
+    image = F.struct(*cols(rest), F.col(PRESENT))
     grouped = (
         numbered.where(F.col(_VERSION) > 0)
         .groupBy(*keys, _VERSION)
@@ -156,7 +156,7 @@ def _differing(batch: Batch, computed: DataFrame, stored: DataFrame) -> DataFram
     is_obsolete = F.col("new").isNull()
     # As a whole: of a condition over every column, the optimizer derives one for each subset of the columns.
     return both.where(~F.col("new").eqNullSafe(F.col("old"))).select(
-        *(F.col(quote(c)) for c in identifying),
+        *cols(identifying),
         *(F.col(f"new.{quote(c)}").alias(c) for c in rest),
         F.when(is_obsolete, DELETE).otherwise(READ).alias(OP),
     )

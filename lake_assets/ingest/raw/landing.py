@@ -48,7 +48,7 @@ from lake_assets.lake.metadata.watermark import find_property, to_properties
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.arrow_writes import write_arrow
-from lake_assets.tables.writing.table_ddl import check_owner, set_properties
+from lake_assets.tables.writing.table_ddl import check_owner_in, set_properties
 
 FILES_A_COMMIT, ROWS_A_COMMIT = 1_000, 1_000_000
 
@@ -183,7 +183,7 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         TableClaimedError: the raw table belongs to another pipeline.
     """
     raw = ensure_raw(lake, spec.table, spec.pipeline)
-    check_owner(lake, spec.table, spec.pipeline)
+    check_owner_in(lake.table(spec.table), spec.table, spec.pipeline)
     rejects.catch_up(lake, spec.table)
     if spec.source is not None:
         return _land_table(lake, spec, spec.source)
@@ -235,7 +235,7 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
         ConcurrentWriteError: another process landed at the same time; the last batch is not in the table.
     """
     ensure_raw(lake, spec.table, spec.pipeline)
-    check_owner(lake, spec.table, spec.pipeline)
+    check_owner_in(lake.table(spec.table), spec.table, spec.pipeline)
     rejects.catch_up(lake, spec.table)
     total = Landed(snapshot=lake.table(spec.table).metadata.current_snapshot_id)
     while True:

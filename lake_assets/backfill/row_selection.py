@@ -74,7 +74,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class RedoneRows:
+class Chunks:
     """Rows to redo.
 
     Attributes:
@@ -86,7 +86,7 @@ class RedoneRows:
     share: float
 
 
-def redone_rows(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_rows: int = MAX_ROWS) -> RedoneRows:
+def chunks_of(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_rows: int = MAX_ROWS) -> Chunks:
     """Return the rows of a table that a selection redoes, in chunks of about `max_rows` rows.
 
     Reads the keys of a range of events with Spark, else metadata.
@@ -112,7 +112,7 @@ def redone_rows(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_ro
             ends = (f"CAST({literal(end)} AS {kind})" for end in (selection.low, selection.high))
             lake.spark().sql(f"SELECT {', '.join(ends)}").collect()
         where = f"coalesce({_between(quote(column), kind, selection.low, selection.high)}, false)"
-        return RedoneRows((Chosen(where, (column,), label),), 1.0)
+        return Chunks((Chosen(where, (column,), label),), 1.0)
     if spec.partitions is not None and spec.partitions.every is not None:
         keys = spec.partitions.keys_between(selection.low, selection.high)
         return _of_partitions(lake, spec, keys, max_rows)
@@ -123,14 +123,14 @@ def redone_rows(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_ro
     )
 
 
-def _of_partitions(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str], max_rows: int) -> RedoneRows:
+def _of_partitions(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str], max_rows: int) -> Chunks:
     table, types = lake.table(spec.table), columns_of(lake, spec.table)
     chosen_partitions(spec, keys, types)  # refuses wrong keys before anything is counted
     present = max(1, _partitions_in(table))
     per_partition = max(1, visible_rows(table.current_snapshot()) // present)
     size = max(1, max_rows // per_partition)
     parts = tuple(chosen_partitions(spec, part, types) for part in _parts(keys, size))
-    return RedoneRows(parts, min(1.0, len(keys) / present))
+    return Chunks(parts, min(1.0, len(keys) / present))
 
 
 def _partitions_in(table: Table) -> int:
@@ -202,7 +202,7 @@ def _read_keys(lake: LakeBase, spec: ComputedSpec, file: Path) -> DataFrame:
     return rows.select(*map(quote, key)).distinct()
 
 
-def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
+def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> Chunks:
     types = columns_of(lake, spec.table)
     names = keys.columns
     casts = (F.col(quote(n)).cast(types[n]).cast("string") for n in names)
@@ -220,9 +220,7 @@ def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
         Chosen(f"{left} IN ({', '.join(part)})", tuple(names), label if len(rows) <= _KEYS else f"{len(part):,} keys")
         for part in _parts(rows, _KEYS)
     ]
-    return RedoneRows(
-        tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot())))
-    )
+    return Chunks(tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot()))))
 
 
 @contextlib.contextmanager
