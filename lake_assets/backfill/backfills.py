@@ -13,15 +13,7 @@ from typing import Self
 
 from lake_assets.backfill import cleanup, publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan
-from lake_assets.backfill.backfill_record import (
-    KEEP_DAYS,
-    WHOLE,
-    BackfillRecord,
-    Publish,
-    Records,
-    TableRecord,
-    joined,
-)
+from lake_assets.backfill.backfill_record import KEEP_DAYS, WHOLE, BackfillRecord, Publish, Records, TableRecord, joined
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError
 from lake_assets.facade import Lake

@@ -15,15 +15,7 @@ from lake_assets.final.events.key_changes import BASE_POSITION
 from lake_assets.final.events.window_stats import Stats, is_late
 from lake_assets.final.staging_projection import PARTIAL, TECHNICAL
 from lake_assets.final.target import Target
-from lake_assets.formats.event_model import (
-    ARRIVED_AT,
-    EVENT_TIME,
-    INDEX,
-    OP,
-    POSITION,
-    SEQUENCE,
-    UNAVAILABLE,
-)
+from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.lake.rows_in_memory import no_rows

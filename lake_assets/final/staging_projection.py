@@ -14,15 +14,7 @@ from lake_assets.final.declared_order import columns_of_order, sequence_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, FIRST_COPY, ROW, hash_of_row
 from lake_assets.formats import event_format
-from lake_assets.formats.event_model import (
-    ARRIVED_AT,
-    EVENT_TIME,
-    INDEX,
-    OP,
-    POSITION,
-    SEQUENCE,
-    UNAVAILABLE,
-)
+from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import first_line

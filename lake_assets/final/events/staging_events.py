@@ -11,12 +11,7 @@ from lake_assets.final.events.deletes_by_other_keys import has_other_key, identi
 from lake_assets.final.events.key_changes import states
 from lake_assets.final.staging_projection import source_name
 from lake_assets.final.target import Target
-from lake_assets.formats.event_model import (
-    INDEX,
-    OP,
-    POSITION,
-    TRUNCATE,
-)
+from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.writing.table_ddl import columns_of
