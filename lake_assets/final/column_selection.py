@@ -53,18 +53,10 @@ class ColumnExpression:
 
 
 @dataclass(frozen=True)
-class Item:
-    """A column of the table, with the source columns that its value is computed from.
+class Item(ColumnExpression):
+    """A column of the table, with the names of the source columns that its value is computed from."""
 
-    Attributes:
-        sources: names of these source columns.
-        is_plain: whether the value is a source column without any change.
-    """
-
-    name: str
-    value: exp.Expr
     sources: tuple[str, ...]
-    is_plain: bool
 
     def sql(self, named: Callable[[str], str]) -> str:
         """Return Spark SQL of the value, with each source column `c` renamed to `named(c)`."""
@@ -160,7 +152,7 @@ def select(table: str, declared: Sequence[Star | ColumnExpression], columns: Seq
             but = {c.lower() for c in item.but}
             for c in columns:
                 if c.lower() not in but and c.lower() not in named:
-                    items[c] = Item(c, exp.column(exp.to_identifier(c, quoted=True)), (c,), True)
+                    items[c] = Item(c, exp.column(exp.to_identifier(c, quoted=True)), (c,))
                 elif c.lower() in named:
                     items[named[c.lower()].name] = _item(table, named[c.lower()], existing, has)
             continue
@@ -175,7 +167,7 @@ def _item(table: str, computed: ColumnExpression, existing: Mapping[str, str], h
             "known only once an event has contained it)"
         )
     sources = tuple(dict.fromkeys(existing[r.lower()] for r in computed.roots))
-    return Item(computed.name, computed.value, sources, computed.is_plain)
+    return Item(computed.name, computed.value, sources)
 
 
 def normalized(declared: Sequence[Star | ColumnExpression]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -193,8 +194,7 @@ class CapturedStep:
         """Return the parameters as Dagster run configuration of an op or asset."""
         return self.parameters.run_config(op)
 
-    @contextlib.contextmanager
-    def committing(self, spark: SparkSession) -> Generator[None]:
+    def committing(self, spark: SparkSession) -> AbstractContextManager[None]:
         """Add the watermark to the commit that Spark makes in the block. It must be one commit, to the step's table.
 
         Raises:
@@ -202,8 +202,7 @@ class CapturedStep:
         """
         from lake_assets.tables.writing.publication import committing
 
-        with committing(spark, self.table, None, self.properties):
-            yield
+        return committing(spark, self.table, None, self.properties)
 
     def runs_in(self, *processes: Sequence[float]) -> None:
         """Note that the job also runs in other processes, named by `runtime.processes.identity`.
