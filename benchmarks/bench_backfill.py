@@ -36,7 +36,7 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill
-from lake_assets.backfill.redone_rows import Selection
+from lake_assets.backfill.row_selection import Selection
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.redo import redo_partitions

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Redo
-from lake_assets.backfill.redone_rows import RedoneRows, Selection, check_exists, redone_rows
+from lake_assets.backfill.row_selection import Chunks, Selection, check_exists, chunks_of
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest.ingest_specs import StagingSpec
@@ -94,7 +94,7 @@ def plan(
     max_rows: int = thresholds.ROWS_A_CHUNK,
     past: Sequence[BackfillRecord] = (),
 ) -> BackfillPlan:
-    """Plan a backfill of a table and everything downstream of it.
+    """Plan a backfill of a table, or a selection of its rows, and everything downstream of it.
 
     Args:
         lake: the lake.
@@ -117,19 +117,13 @@ def plan(
     _check(lake, first)
     below = downstream_of(specs, table) if downstream else []
     left_out = _left_out(lake, specs, [s.table for s in below], {table})
-    members = [first, *(s for s in below if str(s.table) not in left_out)]
-    redone = RedoneRows((EVERYTHING,), 1.0)
+    redone = Chunks((EVERYTHING,), 1.0)
     if not selection.is_everything:
         assert isinstance(first, ComputedSpec)
-        redone = redone_rows(lake, first, selection, max_rows)
-    tables: list[TablePlan] = []
-    for spec in members:
-        if spec is not first:
-            tables.append(_planned(lake, spec, "changes", (EVERYTHING,), redone.share, past))
-        elif selection.is_everything:
-            tables.append(_planned(lake, spec, "everything", (EVERYTHING,), 1.0, past))
-        else:
-            tables.append(_planned(lake, spec, "rows", redone.chunks, redone.share, past))
+        redone = chunks_of(lake, first, selection, max_rows)
+    tables = [_planned(lake, first, "everything" if selection.is_everything else "rows", redone, past)]
+    follows = Chunks((EVERYTHING,), redone.share)
+    tables += [_planned(lake, s, "changes", follows, past) for s in below if str(s.table) not in left_out]
     request = f"{table}: {selection}{'' if downstream else ', without downstream tables'}"
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
@@ -138,22 +132,13 @@ def plan_tables(
     lake: LakeBase,
     pipeline: Pipeline | PipelineGroup,
     chosen: Mapping[TableId, Sequence[str] | None],
-    *,
-    max_rows: int = thresholds.ROWS_A_CHUNK,
     past: Sequence[BackfillRecord] = (),
 ) -> BackfillPlan:
     """Plan a backfill of several chosen tables, as an orchestrator asks for it.
 
-    Args:
-        lake: the lake.
-        pipeline: the pipeline that declares the tables, or several.
-        chosen: by table, the keys of its partitions; none: the table follows the changes of the others; None: all of
-            the table is redone.
-        max_rows: rows of one piece of work, roughly.
-        past: earlier backfills, for the estimate.
-
-    Returns:
-        The plan. Tables that cannot be redone aside are left out: their own steps do what is possible.
+    `chosen` has the keys of partitions by table; none: the table follows the changes of the others; None: all of
+    the table
+    is redone. Tables that cannot be redone aside are left out: their own steps do what is possible.
 
     Raises:
         PipelineError: a key is not one of a table's partitions.
@@ -165,13 +150,13 @@ def plan_tables(
     shares: dict[TableId, float] = {}
     for spec in (s for s in specs if str(s.table) not in left_out):
         keys, redo = chosen[spec.table], "changes"
-        redone = RedoneRows((EVERYTHING,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
+        redone = Chunks((EVERYTHING,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
         if keys is None:
-            redone, redo = RedoneRows((EVERYTHING,), 1.0), "everything"
+            redone, redo = Chunks((EVERYTHING,), 1.0), "everything"
         elif keys:
-            redone, redo = redone_rows(lake, spec, _selection(keys), max_rows), "rows"
+            redone, redo = chunks_of(lake, spec, _selection(keys)), "rows"
         shares[spec.table] = redone.share
-        tables.append(_planned(lake, spec, redo, redone.chunks, redone.share, past))
+        tables.append(_planned(lake, spec, redo, redone, past))
     request = "; ".join(text for table, text in asked.items() if str(table) not in left_out)
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
@@ -231,9 +216,8 @@ def _left_out(
     return left_out
 
 
-def _planned(
-    lake: LakeBase, spec: Spec, redo: Redo, pieces: tuple[RowScope, ...], share: float, past: Sequence[BackfillRecord]
-) -> TablePlan:
+def _planned(lake: LakeBase, spec: Spec, redo: Redo, redone: Chunks, past: Sequence[BackfillRecord]) -> TablePlan:
+    pieces, share = redone.chunks, redone.share
     read = [summary_of(lake.table(s).current_snapshot()) for s in spec.sources if lake.exists(s)]
     own = lake.table(spec.table).current_snapshot()
     # A final table is recomputed from all events of its keys, wherever they are in staging.

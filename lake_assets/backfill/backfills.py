@@ -9,17 +9,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Self
 
 from lake_assets.backfill import cleanup, publishing
-from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan
-from lake_assets.backfill.backfill_record import (
-    KEEP_DAYS,
-    BackfillRecord,
-    Publish,
-    Records,
-    TableRecord,
-    joined,
-)
+from lake_assets.backfill.backfill_plan import BackfillPlan
+from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Publish, Records, TableRecord, joined
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError
 from lake_assets.facade import Lake
@@ -67,42 +61,32 @@ class Backfill:
     ) -> Backfill:
         """Begin a planned backfill: claim its tables. Nothing is computed yet.
 
-        Args:
-            lake: the lake.
-            pipeline: the pipeline of the plan.
-            plan: the plan.
-            publish: `auto`, as soon as it is built, or `manual`.
-            keep_days: how long it can be undone after it is published.
-            run: the run of an orchestrator that begins it.
+        It can be undone for `keep_days` after it is published. `run` is the run of an orchestrator that begins it.
 
         Raises:
             BackfillError: another backfill has one of the tables, or the catalog is not a SQL catalog.
         """
-        records = Records(lake)
-        tables = tuple(_of_plan(t) for t in plan.tables)
+        tables = (TableRecord(t.table, t.redo, t.chunks, why=t.why, rows_read=t.rows_read) for t in plan.tables)
         record = BackfillRecord(
-            records.new_id(),
-            pipeline.name,
-            plan.request,
-            tables,
-            publish=publish,
-            keep_days=keep_days,
-            file=joined(pipeline.files),
-            run=run,
-        )
-        begun = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
-        begun.record = records.create(record)
-        return begun
+            Records(lake).new_id(), pipeline.name, plan.request, tuple(tables), publish=publish, keep_days=keep_days,
+            file=joined(pipeline.files), run=run,
+        )  # fmt: skip
+        return cls(lake, pipeline, record).claimed()
+
+    def claimed(self) -> Self:
+        """Store the record, and return the backfill.
+
+        Raises:
+            BackfillError: another backfill has one of the tables.
+        """
+        self.record = self._records.create(self.record)
+        return self
 
     @classmethod
     def load(cls, lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str, *, run: str = "") -> Backfill:
         """Load an open backfill to continue, publish or discard it, and take it over from a process that has ended.
 
-        Args:
-            lake: the lake.
-            pipeline: the pipeline of the backfill.
-            backfill: its id.
-            run: the run of an orchestrator that takes it over; default: it stays that of the other one.
+        `run` is the run of an orchestrator that takes it over; default: it stays that of the other one.
 
         Raises:
             BackfillNotFoundError: there is no such backfill.
@@ -130,10 +114,7 @@ class Backfill:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def build(self, on_progress: Progress = lambda record, table: None) -> None:
-        """Do all pieces of work that are left.
-
-        Args:
-            on_progress: called after each piece of work.
+        """Do all pieces of work that are left, and report each of them.
 
         Raises:
             AuditFailedError: rows do not pass the audits of their table. Nothing is published; after a correction the
@@ -343,13 +324,7 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
     record = BackfillRecord(
         records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id, file=joined(pipeline.files)
     )
-    begun = Backfill(lake, pipeline, record)
-    begun.record = records.create(record)
-    return begun
-
-
-def _of_plan(plan: TablePlan) -> TableRecord:
-    return TableRecord(plan.table, plan.redo, plan.chunks, why=plan.why, rows_read=plan.rows_read)
+    return Backfill(lake, pipeline, record).claimed()
 
 
 def _added(at: TableRecord, outcome: Outcome) -> TableRecord:

@@ -22,8 +22,8 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import now_ms, read_metadata, read_metadata_at
 from lake_assets.lake.metadata.working_copies import grafted
+from lake_assets.tables.partitioning.partition_changes import partition_changes
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from lake_assets.tables.partitioning.touched_partitions import touched
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 _CHANGE = "_change_type"
@@ -77,23 +77,31 @@ def compare(
         raise BackfillError(f"the backfill {record.id} is {record.state}: its rows are no longer there to compare")
     side = SideLake(lake, record) if record.is_open else None
     for t in record.tables:
-        with _two_snapshots(lake, side, t) as (where, table, start, end):
-            yield _compared(where, t, table, start, end, partitions.get(t.table), samples)
+        with _two_snapshots(lake, side, t) as states:
+            yield _compared(states, t.table, partitions.get(t.table), samples)
+
+
+@dataclass(frozen=True)
+class _TwoSnapshots:
+    """A table in a lake, with the snapshots before and after the backfill."""
+
+    lake: LakeBase
+    table: TableId
+    start: int | None
+    end: int | None
 
 
 @contextlib.contextmanager
-def _two_snapshots(
-    lake: Lake, side: SideLake | None, record: TableRecord
-) -> Generator[tuple[LakeBase, TableId, int | None, int | None]]:
-    """Yield a lake, a table in it, and the snapshots before and after the backfill."""
+def _two_snapshots(lake: Lake, side: SideLake | None, record: TableRecord) -> Generator[_TwoSnapshots]:
     if side is None:
         table = lake.table(record.table)
         if record.after is None:  # no row differed
-            yield lake, record.name, table.metadata.current_snapshot_id, table.metadata.current_snapshot_id
+            current = table.metadata.current_snapshot_id
+            yield _TwoSnapshots(lake, record.name, current, current)
             return
         if record.before is None or table.snapshot_by_id(record.before) is None:
             raise BackfillError(f"the rows of {record.table} from before the backfill are no longer kept")
-        yield lake, record.name, record.before, record.after
+        yield _TwoSnapshots(lake, record.name, record.before, record.after)
         return
     table, copy = lake.table(record.table), side.lake.find(record.table)
     if copy is None or not record.metadata:
@@ -104,21 +112,15 @@ def _two_snapshots(
     except StaleBackfillError as e:
         raise StaleBackfillError(f"{record.table} cannot be compared: {e}") from e
     with side.registered(copy, TableId((_COMPARED,), record.table), metadata) as name:
-        yield side.lake, name, table.metadata.current_snapshot_id, copy.metadata.current_snapshot_id
+        start_id, end_id = table.metadata.current_snapshot_id, copy.metadata.current_snapshot_id
+        yield _TwoSnapshots(side.lake, name, start_id, end_id)
 
 
-def _compared(
-    lake: LakeBase,
-    record: TableRecord,
-    table: TableId,
-    start: int | None,
-    end: int | None,
-    partitions: Partitions | None,
-    samples: int,
-) -> TableComparison:
+def _compared(states: _TwoSnapshots, name: str, partitions: Partitions | None, samples: int) -> TableComparison:
+    lake, table, start, end = states.lake, states.table, states.start, states.end
     key, types = key_in(lake.table(table)), columns_of(lake, table)
     if start == end:
-        return TableComparison(record.table, 0, 0, 0, key, None if partitions is None else (), {}, ())
+        return TableComparison(name, 0, 0, 0, key, None if partitions is None else (), {}, ())
     numbers = [c for c, kind in types.items() if kind.split("(")[0] in _NUMBERS and c not in key]
     with capture(lake, table, start, end) as captured:
         feed = captured.feed(lake.spark(), list(key) or None).persist()
@@ -130,18 +132,13 @@ def _compared(
             feed.unpersist()
     changed = None
     if partitions is not None:
-        changed = tuple(sorted(k for k in touched(lake, table, partitions, start, end) if k is not None))
+        changed = tuple(sorted(k for k in partition_changes(lake, table, partitions, start, end) if k is not None))
     sums = {c: (row[f"b{n}"], row[f"a{n}"]) for n, c in enumerate(numbers)}
     return TableComparison(
-        record.table,
-        row["insert"],
-        row["update_after"],
-        row["delete"],
-        key,
-        changed,
+        name, row["insert"], row["update_after"], row["delete"], key, changed,
         {c: pair for c, pair in sums.items() if pair[0] != pair[1]},
         tuple(r.asDict(recursive=True) for r in shown),
-    )
+    )  # fmt: skip
 
 
 def _counts() -> list[Any]:

@@ -291,12 +291,9 @@ def _is_published(record: BackfillRecord, t: TableRecord, table: Table) -> bool:
 
 
 def _has_commit(t: TableRecord, snapshots: Collection[int], tagged: int | None) -> bool:
-    """Whether metadata of a table contain the commit of a backfill.
+    """Whether metadata of a table, with these snapshots, contain the commit of a backfill.
 
-    Args:
-        t: the table.
-        snapshots: the snapshots in the metadata.
-        tagged: the snapshot of the backfill's tag, which is at the start of the copy until the commit moves it.
+    Until the commit moves it, the backfill's tag is at the start of the copy.
     """
     if t.after is not None and t.after != t.start:
         return t.after in snapshots

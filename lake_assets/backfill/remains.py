@@ -50,12 +50,7 @@ class Remains:
 
 
 def remains(lake: Lake, pipelines: Sequence[Pipeline]) -> list[Remains]:
-    """Return what is left behind in a lake.
-
-    Args:
-        lake: the lake.
-        pipelines: the pipelines whose tables are compared with their sources.
-    """
+    """Return what is left behind in a lake; the tables of the pipelines are compared with their sources."""
     return [*_of_backfills(lake), *_of_killed_runs(lake), *_of_sources(lake, pipelines)]
 
 

@@ -48,21 +48,15 @@ def can_build_aside(lake: Lake) -> bool:
 class SideLake:
     """The side catalog of one backfill.
 
+    Raises BackfillError if the lake's catalog is neither a SQL nor a REST catalog, or Spark cannot reach the side
+    catalog.
+
     Attributes:
         main: the lake.
         lake: the lake with the side catalog.
     """
 
     def __init__(self, main: Lake, record: BackfillRecord) -> None:
-        """
-        Args:
-            main: the lake.
-            record: the backfill.
-
-        Raises:
-            BackfillError: the lake's catalog is neither a SQL nor a REST catalog, or Spark cannot reach the side
-                catalog.
-        """
         if not can_build_aside(main):
             raise BackfillError(
                 f"the catalog of the lake is {type(main.catalog).__name__}: backfills need a SQL catalog (SQLite or "
@@ -96,13 +90,9 @@ class SideLake:
         return {"catalog": {"type": "sql", "uri": f"sqlite:///{self._own_file}", **storage}, "warehouse": warehouse}
 
     def copy_tables(self, tables: Iterable[tuple[Table, int | None]]) -> dict[TableId, str]:
-        """Register working copies of tables, or replace existing ones.
+        """Register working copies of tables, or replace existing ones; return the first metadata file of each copy.
 
-        Args:
-            tables: each with the snapshot from which its copy starts; None: it is empty.
-
-        Returns:
-            By table, the first metadata file of its copy.
+        Each table comes with the snapshot from which its copy starts; None: it is empty.
         """
         copies = {
             TableId.parse(table.name()): (
@@ -118,9 +108,7 @@ class SideLake:
     def pin_sources(self, sources: Sequence[Table], folder: str) -> None:
         """Register sources as they are on main now; their copies are only read.
 
-        Args:
-            sources: the sources, loaded from main.
-            folder: a folder for their metadata: they may belong to others, who want no files in them.
+        Their metadata goes to the folder: they may belong to others, who want no files in them.
         """
         pinned: dict[TableId, str] = {}
         for table in sources:
@@ -183,11 +171,9 @@ class SideLake:
         return path
 
     def _register(self, tables: dict[TableId, str], like: TableId | None = None) -> None:
-        """Register metadata files, all in one transaction; tables of these names are replaced.
+        """Register metadata files, by name, all in one transaction; tables of these names are replaced.
 
-        Args:
-            tables: by name, the metadata file.
-            like: a table of main; default: the one with the same name.
+        `like` is a table of main; default: the one with the same name.
         """
         columns = IcebergTables.__table__
         with Session(self._catalog.engine) as session:

@@ -12,7 +12,7 @@ from rich.table import Table
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
-from lake_assets.backfill.redone_rows import Selection
+from lake_assets.backfill.row_selection import Selection
 from lake_assets.commands.printing import console, local, print_json, size, stderr, visible
 from lake_assets.commands.run_and_status import AsJson
 from lake_assets.commands.table_pipelines import pipeline_of

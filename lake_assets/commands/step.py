@@ -11,7 +11,7 @@ from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson
 from lake_assets.errors import ConfigError
 from lake_assets.facade import Lake
-from lake_assets.jobs.settled_by_hand import settle
+from lake_assets.jobs.job_watermark import settle
 from lake_assets.jobs.step_notes import StepNote, find_note
 from lake_assets.lake import TableId
 

@@ -30,7 +30,7 @@ class Star:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ColumnExpression:
     """A column of the table.
 
     Attributes:
@@ -53,18 +53,10 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class Item:
-    """A column of the table, with the source columns that its value is computed from.
+class Item(ColumnExpression):
+    """A column of the table, with the names of the source columns that its value is computed from."""
 
-    Attributes:
-        sources: names of these source columns.
-        is_plain: whether the value is a source column without any change.
-    """
-
-    name: str
-    value: exp.Expr
     sources: tuple[str, ...]
-    is_plain: bool
 
     def sql(self, named: Callable[[str], str]) -> str:
         """Return Spark SQL of the value, with each source column `c` renamed to `named(c)`."""
@@ -82,7 +74,7 @@ def _root(column: exp.Column) -> exp.Identifier:
     return root
 
 
-def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
+def read_columns(texts: Sequence[str]) -> tuple[Star | ColumnExpression, ...]:
     """Parse the declared columns.
 
     Raises:
@@ -90,7 +82,7 @@ def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
             have the same name.
     """
     columns = tuple(chain.from_iterable(_read(text) for text in texts))
-    if duplicates := clashes(c.name for c in columns if isinstance(c, Computed)):
+    if duplicates := clashes(c.name for c in columns if isinstance(c, ColumnExpression)):
         names = ", ".join(caseless(same[0]) for same in duplicates)
         raise PipelineError(f"`columns` has {names} twice: give one of them another name")
     if sum(isinstance(c, Star) for c in columns) > 1:
@@ -98,7 +90,7 @@ def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
     return columns
 
 
-def _read(text: str) -> list[Star | Computed]:
+def _read(text: str) -> list[Star | ColumnExpression]:
     try:
         statements = parse_statements(f"SELECT {text}")
     except SqlSyntaxError as e:
@@ -116,7 +108,7 @@ def _read(text: str) -> list[Star | Computed]:
     return columns
 
 
-def _one(expression: exp.Expr, text: str) -> Star | Computed:
+def _one(expression: exp.Expr, text: str) -> Star | ColumnExpression:
     if isinstance(expression, exp.Star):
         if expression.args.get("replace") or expression.args.get("rename"):
             raise PipelineError(f"`columns`: {text!r}: name the changed columns beside the star instead")
@@ -135,26 +127,21 @@ def _one(expression: exp.Expr, text: str) -> Star | Computed:
     name = expression.alias_or_name
     if not name or not (isinstance(expression, exp.Alias) or isinstance(value, exp.Column)):
         raise PipelineError(f"`columns`: {text!r} needs a name: write {text} AS ...")
-    return Computed(name, value)
+    return ColumnExpression(name, value)
 
 
 def _is_of_many_rows(node: exp.Expr) -> bool:
     return isinstance(node, _OF_MANY_ROWS) or is_aggregate(node) or is_generator(node)
 
 
-def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[str]) -> dict[str, Item]:
-    """Return the columns of a table by name, in their order.
-
-    Args:
-        table: its name, for messages.
-        declared: see `read_columns`; empty: all source columns.
-        columns: names of the source columns.
+def select(table: str, declared: Sequence[Star | ColumnExpression], columns: Sequence[str]) -> dict[str, Item]:
+    """Return the columns of a table by name, in their order; nothing `declared`: all columns of the source.
 
     Raises:
         PipelineError: a declared column references a column that the source does not have.
     """
     has = f"the source has {', '.join(columns)}"
-    named = {spelled(c.name, columns): c for c in declared if isinstance(c, Computed)}
+    named = {spelled(c.name, columns): c for c in declared if isinstance(c, ColumnExpression)}
     items: dict[str, Item] = {}
     for item in declared or (Star(),):
         if isinstance(item, Star):
@@ -165,23 +152,23 @@ def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[st
                 if c in named:
                     items[named[c].name] = _item(table, named[c], columns, has)
                 elif c not in but.values():
-                    items[c] = Item(c, exp.column(exp.to_identifier(c, quoted=True)), (c,), True)
+                    items[c] = Item(c, exp.column(exp.to_identifier(c, quoted=True)), (c,))
             continue
         items[item.name] = _item(table, item, columns, has)
     return items
 
 
-def _item(table: str, computed: Computed, columns: Sequence[str], has: str) -> Item:
+def _item(table: str, computed: ColumnExpression, columns: Sequence[str], has: str) -> Item:
     sources = {r: spelled(r, columns) for r in computed.roots}
     if missing := [r for r, source in sources.items() if source not in columns]:
         raise PipelineError(
             f"{table}: `columns` computes {computed.name} from {', '.join(missing)}, and {has}. (A column is "
             "known only once an event has contained it)"
         )
-    return Item(computed.name, computed.value, tuple(dict.fromkeys(sources.values())), computed.is_plain)
+    return Item(computed.name, computed.value, tuple(dict.fromkeys(sources.values())))
 
 
-def normalized(declared: Sequence[Star | Computed]) -> list[str]:
+def normalized(declared: Sequence[Star | ColumnExpression]) -> list[str]:
     """Return the declaration as text, the same for two declarations that differ only in layout."""
     return [
         f"* EXCEPT ({', '.join(sorted(i.but))})" if isinstance(i, Star) and i.but

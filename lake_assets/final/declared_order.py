@@ -40,11 +40,7 @@ def kind_of(type_: str) -> str | None:
 
 
 def sequence_of(columns: Sequence[tuple[str, str]]) -> str:
-    """Return SQL of a text that sorts like the values of the columns, by the first column first; NULL if one is NULL.
-
-    Args:
-        columns: SQL and type of each column.
-    """
+    """Return SQL of a text that sorts like the values of columns, given by SQL and type; NULL if one is NULL."""
     if not columns:
         return "''"
     # A space sorts before all characters of the texts, so a shorter text sorts before its extensions.

@@ -6,7 +6,6 @@ import json
 
 from pyiceberg.table import Table
 
-from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import Target
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import read_marks
@@ -17,11 +16,7 @@ from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
 
 
 def prepare_table(target: Target, before: Table | None) -> tuple[list[Change], Table | None]:
-    """Create the table, or evolve its columns with the staging table.
-
-    Args:
-        target: the table.
-        before: the table as the step found it; None: there was none.
+    """Create the table, or evolve its columns with the staging table; `before` is the table as the step found it.
 
     Returns:
         The column changes, and the table with them; None if it is still to be made.
@@ -35,7 +30,7 @@ def prepare_table(target: Target, before: Table | None) -> tuple[list[Change], T
     if before is None:
         properties = {DECLARATION_PROPERTY: json.dumps(target.declared), **spec.properties}
         create(lake, spec.table, expected, pipeline=spec.pipeline, key=target.key, properties=properties,
-               partitioned_by=partitioned_by(spec))  # fmt: skip
+               partitioned_by=spec.partitioned_by)  # fmt: skip
         sort_files(lake, spec.table, spec.sort_by)
     finish_renames(lake, spec.table)
     changes = evolve(str(spec.table), columns_of(lake, spec.table), expected, spec.rename)
@@ -46,11 +41,6 @@ def prepare_table(target: Target, before: Table | None) -> tuple[list[Change], T
         _rewrite(target, rewrites, now)
         now = lake.table(spec.table)
     return changes, now
-
-
-def partitioned_by(spec: FinalSpec) -> str:
-    """Return SQL of the table's partition fields; empty: it is not partitioned."""
-    return ", ".join(p.sql for p in spec.partition_by)
 
 
 def columns_to_unite(target: Target) -> list[str]:
@@ -87,4 +77,4 @@ def _rewrite(target: Target, changes: list[Change], current: Table) -> None:
     )
     rows = lake.spark().sql(f"SELECT {', '.join(selected)} FROM {name} {version}")
     replace_table(lake, table, rows, read_marks(current), {}, before=current, sort_by=spec.sort_by,
-                  partitioned_by=partitioned_by(spec))  # fmt: skip
+                  partitioned_by=spec.partitioned_by)  # fmt: skip

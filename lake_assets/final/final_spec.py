@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from lake_assets.final.column_selection import Computed, Star
+from lake_assets.final.column_selection import ColumnExpression, Star
 from lake_assets.lake import TableId
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.tables.audits.audit_kinds import Audit
@@ -62,7 +62,7 @@ class FinalSpec:
     deletes: Deletes = "hard"
     on_change: OnChange = "stop"
     track: tuple[str, ...] | None = None
-    columns: tuple[Star | Computed, ...] = ()
+    columns: tuple[Star | ColumnExpression, ...] = ()
     partition_by: tuple[PartitionField, ...] = ()
     sort_by: tuple[str, ...] = ()
     horizon: float | None = None
@@ -80,13 +80,9 @@ class FinalSpec:
     landing: ClassVar[Path | None] = None
 
     def spelled_as(self, source: Iterable[str]) -> Self:
-        """Return the declaration with its columns spelled as the source and the table spell them.
-
-        Args:
-            source: the columns of staging, by their names in the lake.
-        """
+        """Return the declaration with its columns spelled as the source, by its names in the lake, and the table do."""
         staged = list(source)
-        own = [*(c.name for c in self.columns if isinstance(c, Computed)), *staged]
+        own = [*(c.name for c in self.columns if isinstance(c, ColumnExpression)), *staged]
 
         def names(declared: Iterable[str], existing: Sequence[str]) -> tuple[str, ...]:
             return tuple(spelled(name, existing) for name in declared)
@@ -107,6 +103,11 @@ class FinalSpec:
     def sources(self) -> tuple[TableId, ...]:
         """The lake tables that it is computed from."""
         return (self.staging,)
+
+    @property
+    def partitioned_by(self) -> str:
+        """SQL of its partition fields; empty: it is not partitioned."""
+        return ", ".join(p.sql for p in self.partition_by)
 
     @property
     def summary(self) -> str:

@@ -7,189 +7,227 @@ events of a window.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
 from lake_assets.errors import NotRunError
+from lake_assets.final.batch import Batch
 from lake_assets.final.declaration import pending_of
 from lake_assets.final.events.repeated_snapshots import reason_to_restart
 from lake_assets.final.events.staging_events import has_other_keys, window_events
-from lake_assets.final.events.window_stats import Batch, Stats, check_stats, stats_of
+from lake_assets.final.events.window_stats import Stats, stats_of
 from lake_assets.final.final_ddl import columns_to_unite, prepare_table
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audits.audit_gate import forget_failed
-from lake_assets.tables.batch_limits import cut, cut_unless_rebuilt, left_behind
+from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.lost_history import rebuilt_if_lost
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import Change
+from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
-from lake_assets.tables.table_step import REQUESTED, EmptySources, TableStep, loaded
+from lake_assets.tables.table_step import REQUESTED, EmptySources, Pins, StepTables, TableStep, tables_of
 from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_writer import TableWriter
 
-if TYPE_CHECKING:
-    from lake_assets.models.steps.snapshot_pins import SnapshotPins
-
-log = logging.getLogger(__name__)
-
-
-def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Outcome:
-    """Bring the final table up to date with the staging table.
-
-    Args:
-        lake: the lake.
-        spec: the table.
-        rebuild: the reason to compute the table from all of staging, whatever it has absorbed; empty: only changes.
-
-    Raises:
-        KeyMissingError: a declared key column is not in the table, some events lack a key value, or an SCD2 table has
-            no key.
-        PipelineError: the declared columns do not match the table's columns.
-        SnapshotExpiredError, TableReplacedError, LostEventsError, MissingDataFileError: the absorbed snapshot is no
-            longer part of staging's history, and the table is declared to stop in this case.
-        UnsupportedEventError: updates or deletes for an append table, or events without a value in a column of
-            `order_by`.
-        ConcurrentWriteError: another run wrote to the table at the same time.
-        AuditFailedError: the table with the window's changes fails its audits. Nothing is published.
-    """
-    return rebuilt_if_lost(spec, lambda reason: _absorb(lake, spec, reason), rebuild)
-
-
-def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
-    began, name = time.monotonic(), str(spec.table)
-    found = loaded(lake, spec)
-    if isinstance(found, Outcome):
-        return found
-    table, staging = found.table, found.sources[spec.staging]
-    if rebuild and table is not None:
-        pending, rebuild_reason = Window(spec.staging, None, head_of(staging)), rebuild
-    else:
-        pending, rebuild_reason = pending_of(lake, spec, table, staging)
-    if not rebuild_reason:
-        # A rebuilt table must not temporarily have fewer rows than before.
-        pending = cut(pending, staging, spec.batch)
-    if pending.head.snapshot is None or pending.is_absorbed:
-        return Outcome(name, "nothing")
-    forget_failed(lake, spec.table, table)
-    target = Target(lake, spec, is_new=bool(rebuild_reason))
-    target.gate.check(target.all_types)
-    result = _write(lake, target, pending, table)
-    if isinstance(result, str):
-        return absorb_changes(lake, spec, rebuild=result)
-    why = result.why
-    if rebuild_reason:
-        why = "; ".join(filter(None, (f"{rebuild_reason}: it is rebuilt in one commit", why)))
-    columns = exactness.Columns(
-        {i.sources[0]: i.name for i in target.items.values() if i.is_plain},
-        dict(zip(target.key, (target.projection.source[k][1] for k in target.source_key), strict=True))
-        if target.mode == "scd1" and not spec.by_row
-        else {},
-    )
-    without_row = result.batch.details.get("deletes_without_row", 0)
-    stats, changes = result.batch.stats, result.changes
-    seen = [exactness.deletes_without_row(without_row)] if without_row else []
-    seen += [copies_or_repeats()] if result.batch.details.get(DOUBTFUL) else []
-    seen += [exactness.set_back(stats.set_back)] if stats.set_back else []
-    seen += [reason] if (reason := reason_to_restart(target)) else []
-    inexact = exactness.of_final(
-        lake, spec.table, spec.staging, columns, seen, is_new=target.is_new, shows_times=target.mode == "scd2"
-    )
-    return published(
-        lake,
-        spec.table,
-        (result.absorbed,),
-        strategy="rebuild" if rebuild_reason else result.strategy,
-        why=why,
-        began=began,
-        marks=result.batch.writer.marks or {},
-        former=table,
-        gate=target.gate,
-        details={"events": stats.events}
-        | (_horizon_warning(stats.old, spec) if stats.old else {})
-        | result.batch.details
-        | left_behind(pending)
-        | exactness.details_of(inexact)
-        | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
-    )
+_APPLY = {"scd1": scd1.apply, "scd2": scd2.apply, "append": append.apply}
+_ROWS = {"scd1": scd1.rows_of, "scd2": scd2.rows_of, "append": append.rows_of}
 
 
 @dataclass(frozen=True)
-class _Result:
+class DueFinal(StepTables):
+    """A final table's step with something to do.
+
+    Attributes:
+        window: the window of staging.
+        rebuild: why the table is computed from all of staging; empty: only from the window.
+    """
+
+    window: Window
+    rebuild: str
+
+
+@dataclass(frozen=True)
+class FinalCommit:
     """The commit of a step.
 
     Attributes:
+        batch: the window.
+        absorbed: the same, in numbers.
+        strategy, why: how the rows were written.
         changes: column changes of the table.
     """
 
-    absorbed: Absorbed
     batch: Batch
+    absorbed: Absorbed
     strategy: str
     why: str
     changes: list[Change]
 
 
-def _write(lake: LakeBase, target: Target, pending: Window, table: Table | None) -> _Result | str:
-    """Write the events of a window; or return the reason why the table has to be rebuilt instead."""
-    spec, before = target.spec, _in_todays_form(target, pending.mark)
-    if not target.is_new and table is not None and (pairs := columns_to_unite(target)):
-        return f"{', '.join(pairs)} are declared to be one column (`rename`)"
-    with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
+@dataclass(frozen=True)
+class FinalStep(TableStep[FinalSpec, Pins]):
+    """Merging: the rows that result from the events of a source table."""
+
+    empty_sources: ClassVar[EmptySources] = "ignored"
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return the window of the staging table."""
+        return [pending_of(lake, self.spec, table, staging)[0] for staging in sources.values()]
+
+    def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
+        """Return the batch, or the whole window for a rebuild."""
+        return [self._next_of(lake, table, staging)[0] for staging in sources.values()]
+
+    def _next_of(self, lake: LakeBase, table: Table | None, staging: Table) -> tuple[Window, str]:
+        """Return the window of the next step, and why the table is rebuilt; empty: it is not."""
+        window, why = pending_of(lake, self.spec, table, staging)
+        # A rebuilt table must not temporarily have fewer rows than before.
+        return (window, why) if why else (cut(window, staging, self.spec.batch), "")
+
+    def due(self, lake: LakeBase, rebuild: str) -> DueFinal | Outcome:
+        """Return the step, or the outcome if there is nothing to do; `rebuild`: why to absorb all of staging, if so."""
+        found = tables_of(lake, self.spec)
+        if isinstance(found, Outcome):
+            return found
+        table, staging = found.table, found.sources[self.spec.staging]
+        if rebuild and table is not None:
+            window, why = Window(self.spec.staging, None, head_of(staging)), rebuild
+        else:
+            window, why = self._next_of(lake, table, staging)
+        if window.head.snapshot is None or window.is_absorbed:
+            return Outcome(str(self.spec.table), "nothing")
+        return DueFinal(table, found.sources, window, why)
+
+    def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
+        """Merge the changed keys.
+
+        Raises:
+            KeyMissingError: a declared key column is not in the table, some events lack a key value, or an SCD2 table
+                has no key.
+            PipelineError: the declared columns do not match the table's columns.
+            SnapshotExpiredError, TableReplacedError, LostEventsError, MissingDataFileError: the absorbed snapshot is no
+                longer part of staging's history, and the table is declared to stop in this case.
+            UnsupportedEventError: updates or deletes for an append table, or events without a value in a column of
+                `order_by`.
+            ConcurrentWriteError: another run wrote to the table at the same time.
+            AuditFailedError: the table with the window's changes fails its audits. Nothing is published.
+        """
+        return self._absorb_or_rebuild(lake, REQUESTED if rebuild else "")
+
+    def _absorb_or_rebuild(self, lake: LakeBase, rebuild: str) -> Outcome:
+        return rebuilt_if_lost(self.spec, lambda why: self._absorb(lake, why), rebuild)
+
+    def _absorb(self, lake: LakeBase, rebuild: str) -> Outcome:
+        began = time.monotonic()
+        due = self.due(lake, rebuild)
+        if isinstance(due, Outcome):
+            return due
+        forget_failed(lake, self.spec.table, due.table)
+        target = Target(lake, self.spec, is_new=bool(due.rebuild))
+        target.gate.check(target.all_types)
+        with contextlib.ExitStack() as scope:
+            done = self.compute(due, target, scope)
+        if isinstance(done, str):
+            return self._absorb_or_rebuild(lake, done)
+        why = f"{due.rebuild}: it is rebuilt in one commit" if due.rebuild else ""
+        return published(
+            lake,
+            self.spec.table,
+            (done.absorbed,),
+            strategy="rebuild" if due.rebuild else done.strategy,
+            why="; ".join(filter(None, (why, done.why))),
+            began=began,
+            marks=done.batch.writer.marks or {},
+            former=due.table,
+            gate=target.gate,
+            details=self._details(due, done),
+        )
+
+    def compute(self, due: DueFinal, target: Target, scope: contextlib.ExitStack) -> FinalCommit | str:
+        """Write the events of the window; or return the reason why the table has to be rebuilt instead.
+
+        The events live until `scope` is closed.
+        """
+        lake, spec, window, before = target.lake, target.spec, due.window, _in_todays_form(target, due.window.mark)
+        if not target.is_new and due.table is not None and (pairs := columns_to_unite(target)):
+            return f"{', '.join(pairs)} are declared to be one column (`rename`)"
+        captured = scope.enter_context(capture(lake, spec.staging, window.start, window.head.snapshot))
         scope.enter_context(tuned_for(lake, (), captured))
         events, without_row = window_events(target, captured)
         events = in_one_piece(events, captured).persist()
         scope.callback(events.unpersist)
         stats = stats_of(target, events, before)
-        check_stats(target, stats)
-        if stats.late and not target.is_new and has_other_keys(target, pending.head.snapshot):
+        if stats.late and not target.is_new and has_other_keys(target, window.head.snapshot):
             return "late events of a table with deletes by another key: they may change which rows the deletes apply to"
         if stats.late or stats.partial_inserts or stats.truncated or target.mode == "scd2":
             # These steps also read histories and stored rows.
             scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
-        changes, now = prepare_table(target, table)
-        marks = {**known_marks(table), str(spec.staging): _advanced(pending.head, before, stats)}
-        writer = TableWriter(lake, spec.table, now, columns_of(lake, spec.table), marks, target.gate)
-        batch = Batch(events, stats, before, pending.head, writer)
+        changes, table = prepare_table(target, due.table)
+        marks = {**known_marks(due.table), str(spec.staging): _advanced(window.head, before, stats)}
+        writer = TableWriter(lake, spec.table, table, columns_of(lake, spec.table), marks, target.gate)
+        batch = Batch(target, events, stats, before, window.head, writer)
         if without_row:
             batch.details["deletes_without_row"] = without_row
         if not stats.events and target.mode != "append" and not target.is_new:
             writer.nothing()
             strategy, why = "none", "the window has no events"
         else:
-            apply = {"scd1": scd1.apply, "scd2": scd2.apply, "append": append.apply}[target.mode]
-            strategy, why = apply(target, batch)
-        return _Result(Absorbed.of(str(spec.staging), captured), batch, strategy, why, changes)
+            strategy, why = _APPLY[target.mode](batch)
+        return FinalCommit(batch, Absorbed.of(str(spec.staging), captured), strategy, why, changes)
+
+    def _details(self, due: DueFinal, done: FinalCommit) -> dict[str, object]:
+        """Return the details of the outcome, among them why the table is not exact."""
+        target, stats, details = done.batch.target, done.batch.stats, done.batch.details
+        without_row = details.get("deletes_without_row", 0)
+        reasons = [exactness.deletes_without_row(without_row)] if without_row else []
+        reasons += [copies_or_repeats()] if details.get(DOUBTFUL) else []
+        reasons += [exactness.set_back(stats.set_back)] if stats.set_back else []
+        reasons += [reason] if (reason := reason_to_restart(target)) else []
+        columns = exactness.Columns(
+            {i.sources[0]: i.name for i in target.items.values() if i.is_plain},
+            dict(zip(target.key, (target.projection.source[k][1] for k in target.source_key), strict=True))
+            if target.mode == "scd1" and not target.spec.by_row
+            else {},
+        )
+        inexact = exactness.of_final(
+            target.lake, self.spec.table, self.spec.staging, columns, reasons,
+            is_new=target.is_new, shows_times=target.mode == "scd2",
+        )  # fmt: skip
+        changes = [f"{c.kind} {c.column} {c.type}" for c in done.changes]
+        return (
+            {"events": stats.events}
+            | (_horizon_warning(stats.old, self.spec) if stats.old else {})
+            | details
+            | left_behind(due.window)
+            | exactness.details_of(inexact)
+            | ({"schema_changes": changes} if changes else {})
+        )
 
 
 def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.ExitStack) -> tuple[Target, DataFrame]:
     """Compute the rows that a final table should have, from all of staging as of the last absorbed snapshot.
 
-    Args:
-        lake: the lake.
-        spec: the table.
-        table: the loaded table.
-        scope: the rows can be read until it is closed.
+    The rows can be read until `scope` is closed.
 
     Raises:
         NotRunError: the table has absorbed nothing yet.
         SnapshotExpiredError, SnapshotNotFoundError: the absorbed snapshot no longer exists.
-        KeyMissingError, UnsupportedEventError: see `absorb_changes`.
+        KeyMissingError, UnsupportedEventError: see `FinalStep.absorb`.
     """
     mark = read_marks(table).get(str(spec.staging))
     if mark is None or mark.snapshot is None:
@@ -200,11 +238,9 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     events = window_events(target, captured)[0].persist()
     scope.callback(events.unpersist)
     stats = stats_of(target, events, None)
-    check_stats(target, stats)
-    compute = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
     writer = TableWriter(lake, spec.table, table, {}, None)  # the modes compute, and write nothing
-    rows = compute(target, Batch(events, stats, None, mark, writer))
-    return target, rows.select(*(F.col(quote(c)) for c in target.all_types))
+    rows = _ROWS[target.mode](Batch(target, events, stats, None, mark, writer))
+    return target, rows.select(*cols(target.all_types))
 
 
 def _in_todays_form(target: Target, mark: Watermark | None) -> Watermark | None:
@@ -233,25 +269,3 @@ def _advanced(head: Watermark, before: Watermark | None, stats: Stats) -> Waterm
         # A window without events does not end a transaction.
         transaction=stats.transaction if stats.events else before.transaction if before else None,
     )
-
-
-@dataclass(frozen=True)
-class FinalStep(TableStep[FinalSpec]):
-    """Merging: the rows that result from the events of a source table."""
-
-    empty_sources: ClassVar[EmptySources] = "ignored"
-
-    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """Return the window of the staging table."""
-        return [pending_of(lake, self.spec, table, staging)[0] for staging in sources.values()]
-
-    def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
-    ) -> list[Window]:
-        """Return the batch, or the whole window for a rebuild, so the table never has fewer rows than before."""
-        windows = [(pending_of(lake, self.spec, table, staging), staging) for staging in sources.values()]
-        return [cut_unless_rebuilt(window, why, staging, self.spec.batch) for (window, why), staging in windows]
-
-    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
-        """Merge the changed keys."""
-        return absorb_changes(lake, self.spec, rebuild=REQUESTED if rebuild else "")

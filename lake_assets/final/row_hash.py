@@ -15,7 +15,7 @@ ROW = "__row"
 # The number of a row among the rows with the same values, from 1.
 COPY = "__copy"
 
-FIRST_COPY = Item(COPY, sqlglot.parse_one("1L", dialect=DIALECT), (), False)
+FIRST_COPY = Item(COPY, sqlglot.parse_one("1L", dialect=DIALECT), ())
 """The copy number in events: an event is about one copy, no matter which."""
 
 
@@ -36,4 +36,4 @@ def hash_of_row(columns: Sequence[str]) -> Item:
     fields = (f"{literal('c_' + c)}, {quote(c)}" for c in columns)
     options = ", ".join(f"{literal(k)}, {literal(v)}" for k, v in _WHOLE_MOMENTS.items())
     text = f"md5(to_json(named_struct({', '.join(fields)}), map({options})))"
-    return Item(ROW, sqlglot.parse_one(text, dialect=DIALECT), tuple(columns), False)
+    return Item(ROW, sqlglot.parse_one(text, dialect=DIALECT), tuple(columns))

@@ -14,15 +14,7 @@ from lake_assets.final.declared_order import columns_of_order, sequence_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, FIRST_COPY, ROW, hash_of_row
 from lake_assets.formats import event_format
-from lake_assets.formats.event_model import (
-    ARRIVED_AT,
-    EVENT_TIME,
-    INDEX,
-    OP,
-    POSITION,
-    SEQUENCE,
-    UNAVAILABLE,
-)
+from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import first_line
@@ -160,13 +152,7 @@ class Projection:
         return rows.select(*own, *(c.alias(name) for name, c in more.items())).select(*values, *more)
 
     def source_events(self, rows: DataFrame, key: Sequence[str], source_key: Sequence[str]) -> DataFrame:
-        """Return rows of staging as events of the source: the key by its names in the table, and all used columns.
-
-        Args:
-            rows: rows of staging.
-            key: names of the key columns in the table.
-            source_key: names of the key columns in the source.
-        """
+        """Return rows of staging as events of the source: the key by its names in the table, and all used columns."""
         names = dict.fromkeys(s for i in self.items.values() for s in i.sources)
         keys = zip(key, source_key, strict=True)
         omitted = F.array_intersect(self._omitted(), _names(tuple(names)))

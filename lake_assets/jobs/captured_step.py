@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,12 +22,11 @@ from pyiceberg.types import NestedField, StringType
 from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
 from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
 from lake_assets.jobs import step_notes
-from lake_assets.jobs.job_watermark import move_watermark, own
-from lake_assets.jobs.step_notes import STEP_ID, NotedWindow, StepNote
+from lake_assets.jobs.job_watermark import move_watermark
+from lake_assets.jobs.step_notes import STEP_ID, StepNote, WindowNote
 from lake_assets.jobs.step_parameters import StepParameters, StepSource
 from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
 from lake_assets.jobs.step_values import changed_keys, united_ranges
-from lake_assets.jobs.step_windows import Choose, pending_windows
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -35,12 +35,13 @@ from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
 from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
-from lake_assets.tables.writing.table_ddl import check_owner_in
+from lake_assets.tables.writing.table_ddl import check_owner_in, set_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+Choose = Callable[[dict[TableId, Window], dict[TableId, Table]], dict[TableId, Window]]
 
 
 class CapturedStep:
@@ -169,16 +170,9 @@ class CapturedStep:
         keys = self.keys if self._settings.keys else None
         sources = {s: self._source(s, w) for s, w in self.windows.items()}
         return StepParameters(
-            str(self.table),
-            self.id,
-            sources,
-            lookups,
-            self.ranges,
-            keys,
-            self.properties,
-            self.is_initial,
+            str(self.table), self.id, sources, lookups, self.ranges, keys, self.properties, self.is_initial,
             self.is_empty,
-        )
+        )  # fmt: skip
 
     def _source(self, name: str, window: Window) -> StepSource:
         if name not in self._changed:
@@ -200,8 +194,7 @@ class CapturedStep:
         """Return the parameters as Dagster run configuration of an op or asset."""
         return self.parameters.run_config(op)
 
-    @contextlib.contextmanager
-    def committing(self, spark: SparkSession) -> Generator[None]:
+    def committing(self, spark: SparkSession) -> AbstractContextManager[None]:
         """Add the watermark to the commit that Spark makes in the block. It must be one commit, to the step's table.
 
         Raises:
@@ -209,8 +202,7 @@ class CapturedStep:
         """
         from lake_assets.tables.writing.publication import committing
 
-        with committing(spark, self.table, None, self.properties):
-            yield
+        return committing(spark, self.table, None, self.properties)
 
     def runs_in(self, *processes: Sequence[float]) -> None:
         """Note that the job also runs in other processes, named by `runtime.processes.identity`.
@@ -234,7 +226,8 @@ class CapturedStep:
             )
         self.moved_by = self._move(target)
         if target is not None:
-            own(lake, self.table, self._settings.owner)
+            # A watermark that expires is then missed.
+            set_properties(lake, self.table, {PIPELINE_PROPERTY: self._settings.owner})
             keep_sources(lake, self.table, self._settings.sources)
         step_notes.remove(lake, self._note)
 
@@ -289,11 +282,8 @@ def captured_step(
 ) -> Generator[CapturedStep]:
     """Fix the windows of a job, and move the watermark of its table when the block ends without an error.
 
-    Args:
-        lake: the lake.
-        settings: what is declared.
-        choose: returns the part of the pending windows that this step takes.
-        rebuild: whether the job receives all rows of its sources.
+    `choose` returns the part of the pending windows that this step takes. If it is a `rebuild`, the job receives all
+    rows of its sources.
 
     Raises:
         StepRunningError: a step over the same table is running.
@@ -330,12 +320,12 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     if rebuild:
         windows = {s: Window(s, None, head_of(t)) for s, t in tables.items()}
     else:
-        windows = pending_windows(settings, target, tables, again)
+        windows = settings.windows(target, tables, again)
         windows = choose(windows, tables) if choose and not again else windows
     base = known_marks(target)
     note = StepNote(
         str(table),
-        {str(s): NotedWindow(w.head.uuid, w.start, w.head.snapshot) for s, w in windows.items()},
+        {str(s): WindowNote(w.head.uuid, w.start, w.head.snapshot) for s, w in windows.items()},
         target.metadata.current_snapshot_id if target is not None else None,
         writes_target,
         hours=(settings.lifetime or timedelta(hours=step_notes.HOURS)).total_seconds() / 3600,

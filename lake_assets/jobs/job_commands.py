@@ -51,11 +51,7 @@ class CommandJob:
         return f"Runs `{Path(self.command[0]).name}`"
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
-        """Run the command.
-
-        Raises:
-            JobError: it cannot be started, or exits with another code than 0.
-        """
+        """Run the command; see `run_command`."""
         return run_command(step, filled(self.command, step.parameters), self.folder, self.env)
 
 
@@ -81,11 +77,10 @@ class NotebookJob:
         return f"Runs the notebook `{self.notebook.name}`"
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
-        """Run the notebook.
+        """Run the notebook; see `run_command`.
 
         Raises:
             JobNotStartedError: papermill is not installed.
-            JobError: the notebook fails.
         """
         if importlib.util.find_spec("papermill") is None:
             raise JobNotStartedError(
@@ -124,11 +119,10 @@ class DbtJob:
         return f"Builds `{self.select}` of the dbt project `{self.project}`"
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
-        """Build the selection.
+        """Build the selection; see `run_command`.
 
         Raises:
             JobNotStartedError: dbt is not installed.
-            JobError: dbt fails.
         """
         if shutil.which("dbt", path=self.env.get("PATH")) is None:
             raise JobNotStartedError(

@@ -1,15 +1,19 @@
-"""The watermark of a job's table, where the job's own commit does not carry it."""
+"""The watermark of a job's table, where the job's own commit does not carry it: after the job, or settled by hand."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
+from typing import Literal
 
-from lake_assets.errors import ConcurrentWriteError
+from lake_assets.errors import ConcurrentWriteError, JobError, TableNotFoundError
+from lake_assets.jobs import step_notes
+from lake_assets.jobs.step_notes import STEP_ID, StepNote
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
+from lake_assets.lake.metadata.watermark import Watermarks, to_properties
+from lake_assets.runtime.processes import is_gone
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.arrow_writes import write_arrow
-from lake_assets.tables.writing.table_ddl import set_properties
 from lake_assets.tables.writing.table_writer import TableWriter
 
 _ATTEMPTS = 5
@@ -18,11 +22,7 @@ _ATTEMPTS = 5
 def move_watermark(lake: LakeBase, table: TableId, base: Watermarks, properties: Mapping[str, str]) -> None:
     """Move the watermark by a commit without files; without Spark, unless PyIceberg cannot write the table's format.
 
-    Args:
-        lake: the lake.
-        table: the table.
-        base: its expected watermarks.
-        properties: the snapshot properties with the new ones.
+    The snapshot `properties` have the new watermarks; `base` are those that the table is expected to have.
 
     Raises:
         ConcurrentWriteError: the table has other watermarks, or every attempt lost against another writer.
@@ -43,6 +43,32 @@ def move_watermark(lake: LakeBase, table: TableId, base: Watermarks, properties:
             return
 
 
-def own(lake: LakeBase, table: TableId, owner: str) -> None:
-    """Note in the table who moves its watermark: a watermark that expires is then missed."""
-    set_properties(lake, table, {PIPELINE_PROPERTY: owner})
+def settle(lake: LakeBase, table: TableId, decision: Literal["done", "rerun"]) -> StepNote:
+    """Decide about the interrupted step of a table.
+
+    `done`: its rows are written, and the watermark moves to the end of its windows. `rerun`: the next step runs the
+    same windows again.
+
+    Raises:
+        JobError: there is no such step.
+        StepRunningError: it is running on this machine.
+        TableNotFoundError: it is to be done, and there is no table.
+    """
+    note = step_notes.find_note(lake, table)
+    if note is None:
+        raise JobError(f"no step of {table} is running or interrupted: the next one continues from its watermark")
+    # Processes of other machines are not visible from here; the user who settles the step knows.
+    if any(is_gone(process) is False for process in note.processes):
+        raise note.running()
+    if decision == "rerun":
+        return step_notes.change(lake, note, attempt=uuid.uuid4().hex, processes=(), is_rerun_requested=True)
+    target = lake.find(table)
+    if target is None:
+        raise TableNotFoundError(f"there is no table {table}, so its job is not done: use --rerun")
+    note = step_notes.change(lake, note, attempt=uuid.uuid4().hex, processes=())
+    if note.state(target) != "done":
+        base = known_marks(target)
+        marks = {**base, **{s: w.head for s, w in note.windows.items()}}
+        move_watermark(lake, table, base, {**to_properties(marks), STEP_ID: note.id})
+    step_notes.remove(lake, note)
+    return note

@@ -39,7 +39,7 @@ State = Literal["running", "done", "nothing-written", "unknown"]
 
 
 @dataclass(frozen=True)
-class NotedWindow:
+class WindowNote:
     """The window of one source, as its table's uuid and two snapshots; `start` None: the beginning."""
 
     uuid: str
@@ -74,7 +74,7 @@ class StepNote:
     """
 
     target: str
-    windows: Mapping[str, NotedWindow]
+    windows: Mapping[str, WindowNote]
     snapshot: int | None
     writes_target: bool
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -93,7 +93,7 @@ class StepNote:
             ValueError, TypeError, LookupError: it is none.
         """
         fields: dict[str, Any] = json.loads(text)
-        windows = {s: NotedWindow(**w) for s, w in fields.pop("windows").items()}
+        windows = {s: WindowNote(**w) for s, w in fields.pop("windows").items()}
         return cls(windows=windows, processes=tuple(fields.pop("processes")), **fields)
 
     @property
@@ -111,11 +111,7 @@ class StepNote:
         return time.time() < self.began + self.hours * 3600 if has_ended is None else not has_ended
 
     def state(self, target: Table | None) -> State:
-        """Return what is known of the job.
-
-        Args:
-            target: the target; None: it does not exist.
-        """
+        """Return what is known of the job, from the table whose watermark it moves (None: it does not exist)."""
         if self.processes and self.is_running:
             return "running"
         if target is not None and (last := find_property(target, STEP_ID)) and last[0] == self.id:
@@ -195,16 +191,11 @@ def _load(lake: LakeBase, target: TableId) -> tuple[StepNote, Table] | None:
 
 
 def settled(former: StepNote | None, target: Table | None, on_unknown: str) -> tuple[StepNote | None, str]:
-    """Return the note whose windows are run again, and what became of an interrupted step.
-
-    Args:
-        former: the note of the step before, if it left one.
-        target: the table of the step; None: it does not exist.
-        on_unknown: what is declared for a step that may have written: `stop`, or to run it again.
+    """Return the note whose windows are run again, and what became of an interrupted step, if one left a note.
 
     Raises:
         StepRunningError: the step before is still running.
-        StepUnknownError: it may have written, and the declaration is to stop.
+        StepUnknownError: it may have written, and the declaration (`on_unknown`) is to stop.
     """
     if former is None:
         return None, ""
@@ -222,12 +213,7 @@ def settled(former: StepNote | None, target: Table | None, on_unknown: str) -> t
 
 
 def claim(lake: LakeBase, note: StepNote, former: StepNote | None) -> None:
-    """Write the note of a step that begins.
-
-    Args:
-        lake: the lake.
-        note: the note.
-        former: the note of an interrupted step that it takes the place of.
+    """Write the note of a step that begins; it takes the place of the note of an interrupted, `former` step.
 
     Raises:
         StepRunningError: another step was faster.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import re
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from datetime import time as time_of_day
@@ -82,8 +82,7 @@ class StepParameters:
         """Settings of a Spark session with which every Iceberg commit carries the watermark."""
         return {f"spark.sql.iceberg.snapshot-property.{k}": v for k, v in self.properties.items()}
 
-    @contextlib.contextmanager
-    def committing(self, spark: SparkSession) -> Generator[None]:
+    def committing(self, spark: SparkSession) -> AbstractContextManager[None]:
         """Add the watermark to the commit that is made in the block. It must be one commit, to the step's table.
 
         Raises:
@@ -91,8 +90,7 @@ class StepParameters:
         """
         from lake_assets.tables.writing.publication import committing
 
-        with committing(spark, TableId.parse(self.table), None, self.properties):
-            yield
+        return committing(spark, TableId.parse(self.table), None, self.properties)
 
     def json(self) -> str:
         """Return everything as JSON; see `of_json`."""

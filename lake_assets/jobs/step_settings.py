@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+from pyiceberg.table import Table
+
 from lake_assets.errors import PipelineError
+from lake_assets.jobs.step_notes import StepNote
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.lake.names import nearest
+from lake_assets.tables.lost_history import started_again
+from lake_assets.tables.pending_windows import Window, window_of
 
 # The owner of tables whose steps belong to no pipeline.
 STEP_OWNER = "lake.step"
@@ -32,6 +38,27 @@ class StepSettings:
     on_gap: Literal["stop", "rebuild"] = "stop"
     on_replaced: Literal["stop", "rebuild"] = "stop"
     owner: str = STEP_OWNER
+
+    def windows(
+        self, target: Table | None, sources: Mapping[TableId, Table], again: StepNote | None = None
+    ) -> dict[TableId, Window]:
+        """Return the pending window of each existing source; those of an interrupted step (`again`) are run again.
+
+        Reads metadata only.
+
+        Raises:
+            HistoryError: the history of a source is lost, and the step is declared to stop.
+        """
+        windows = {s: window_of(self.table, target, s, table) for s, table in sources.items()}
+        for source, window in windows.items():
+            if again and (noted := again.windows.get(str(source))) and noted.uuid == window.head.uuid:
+                mark = Watermark(noted.uuid, noted.start) if noted.start is not None else None
+                windows[source] = Window(source, mark, noted.head)
+        advice = (
+            "With `{option}: rebuild` declared, the next step gives the job all that its sources hold; or drop "
+            f"{self.table}, if the job makes it again"
+        )
+        return started_again(self, windows, advice=advice)
 
 
 def of_source(by: ByColumn, source: str) -> str | None:

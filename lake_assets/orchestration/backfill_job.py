@@ -10,7 +10,7 @@ from pydantic import Field
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, Publish, Records
 from lake_assets.backfill.backfills import Backfill
-from lake_assets.backfill.redone_rows import Selection
+from lake_assets.backfill.row_selection import Selection
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId, thresholds

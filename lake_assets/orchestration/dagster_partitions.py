@@ -21,7 +21,7 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.runs.run_retries import shortened
-from lake_assets.pipeline import OTHER, Outcome, Partitions, Touched, counted, key_of_text, touched
+from lake_assets.pipeline import OTHER, Outcome, PartitionChange, Partitions, counted, key_of_text, partition_changes
 from lake_assets.pipeline.table_graph import Spec
 
 # One object for all assets: Dagster combines assets of a backfill in one run only if they share it.
@@ -215,7 +215,7 @@ def mark(
         # Dagster does not show marks of unknown partitions, so partitions are added first.
         instance.add_dynamic_partitions(str(spec.table), sorted(inside))
     # Selected partitions without changes get metadata too: otherwise Dagster shows the metadata of the whole step.
-    known = dict.fromkeys(selected or (), Touched())
+    known = dict.fromkeys(selected or (), PartitionChange())
     if selected and redone_since is not None and not inside.keys() >= known.keys():
         redone = _touched_since(lake, spec.table, partitions, redone_since, head)
         known |= {name: change for name, change in redone.items() if name is not None and name in known}
@@ -242,14 +242,14 @@ def mark(
 
 def _touched_since(
     lake: LakeBase, table: TableId, partitions: Partitions, since: int | None, head: int
-) -> dict[str | None, Touched]:
+) -> dict[str | None, PartitionChange]:
     if since is not None:
         try:
-            return touched(lake, table, partitions, since, head)
+            return partition_changes(lake, table, partitions, since, head)
         except HistoryError:
             # The snapshot has expired: mark all partitions of the table, possibly too many, but none is missed.
             pass
-    return touched(lake, table, partitions, None, head)
+    return partition_changes(lake, table, partitions, None, head)
 
 
 def _outside(spec: Spec, partitions: Partitions, names: Collection[str | None]) -> set[str]:
@@ -265,17 +265,17 @@ def _newest(spec: Spec) -> str:
     return (partitions.get_last_partition_key() if partitions else None) or ""
 
 
-def _begun(spec: Spec, partitions: Partitions, ahead: Sequence[str]) -> dict[str, Touched]:
+def _begun(spec: Spec, partitions: Partitions, ahead: Sequence[str]) -> dict[str, PartitionChange]:
     """Return the partitions that were in the future at the last mark and have begun since."""
     newest = _newest(spec) if ahead and partitions.every else ""
-    return {name: Touched(None, None, None, None) for name in ahead if name <= newest}
+    return {name: PartitionChange(None, None, None, None) for name in ahead if name <= newest}
 
 
 def _warn(
     context: dg.AssetExecutionContext,
     spec: Spec,
     partitions: Partitions,
-    changed: Mapping[str | None, Touched],
+    changed: Mapping[str | None, PartitionChange],
     outside: Collection[str],
 ) -> None:
     if outside:
@@ -295,7 +295,7 @@ def _warn(
         )
 
 
-def _partition_metadata(change: Touched, snapshot: int, updated: int) -> dict[str, Any]:
+def _partition_metadata(change: PartitionChange, snapshot: int, updated: int) -> dict[str, Any]:
     metadata = {
         "rows_written": change.came,
         "rows_removed": change.went,

@@ -27,9 +27,9 @@ from lake_assets.tables.audits.audit_kinds import (
     Unique,
 )
 from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
+from lake_assets.tables.partitioning.partition_changes import PartitionChange, counted, partition_changes
 from lake_assets.tables.partitioning.partition_keys import OTHER, key_of_text
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from lake_assets.tables.partitioning.touched_partitions import Touched, counted, touched
 
 __all__ = [
     "INEXACT",
@@ -46,6 +46,7 @@ __all__ = [
     "ModelSpec",
     "NotNull",
     "Outcome",
+    "PartitionChange",
     "Partitions",
     "Pipeline",
     "PipelineConfig",
@@ -55,14 +56,13 @@ __all__ = [
     "Severity",
     "SnapshotPins",
     "StreamTable",
-    "Touched",
     "Unique",
     "counted",
     "grouped",
     "key_of_text",
     "names_of",
     "own_pipelines",
+    "partition_changes",
     "pipeline_of_job",
-    "touched",
     "with_context",
 ]

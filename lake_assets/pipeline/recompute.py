@@ -17,7 +17,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError
-from lake_assets.final.added_columns import FROM
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import all_rows
 from lake_assets.lake import LakeBase, quote
@@ -120,8 +119,7 @@ def _expected(
 ) -> _Expected:
     if isinstance(spec, FinalSpec):
         target, rows = all_rows(lake, spec, table, scope)
-        keys = {"scd1": target.key, "scd2": (*target.key, FROM), "append": ()}
-        return _Expected(rows, keys[target.mode], target.gate)
+        return _Expected(rows, target.row_key, target.gate)
     scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
     key = key_in(table)
     rows, pinned = expected_rows(lake, spec, table, scope)

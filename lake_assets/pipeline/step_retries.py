@@ -128,7 +128,7 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
 
 
 @contextlib.contextmanager
-def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
+def _lost_files(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generator[None]:
     """Turn an unnamed error of the context into one about a lost file, if a table of the step has one."""
     try:
         yield
@@ -143,7 +143,7 @@ def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _lost_history(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
+def _lost_history(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generator[None]:
     """Change the advice for a lost file that only past snapshots of a source name: rebuilding does not need it."""
     try:
         yield
@@ -179,7 +179,7 @@ def _make_ready(lake: LakeBase, name: TableId) -> None:
         raise ConcurrentWriteError(f"{name}: another writer committed before this step began: {e}") from e
 
 
-def _keep(lake: LakeBase, step: TableStep[Any]) -> None:
+def _keep(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> None:
     """Tag the snapshots that the next step needs. If a run is killed before this, the tags lag, which is harmless."""
     spec = step.spec
     if step.is_only_writer:

@@ -15,11 +15,12 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_runs import PythonModelStep
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.steps.model_runs import SqlModelStep
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.table_step import TableStep
 
 
-def step_of(spec: Spec) -> TableStep[Any]:
+def step_of(spec: Spec) -> TableStep[Any, SnapshotPins]:
     """Return the step of a table."""
     match spec:
         case RawSpec():

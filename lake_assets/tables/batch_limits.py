@@ -67,12 +67,9 @@ def _steps(source: Table, start: int | None, end: int | None) -> tuple[Snapshot,
 
 
 def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -> Iterator[tuple[Snapshot, bool]]:
-    """Yield each snapshot, and whether it fills the batch.
+    """Yield each snapshot, oldest first, and whether it fills the batch.
 
-    Args:
-        steps: oldest first.
-        size: the size of a full batch.
-        is_all: whether the first snapshot includes the changes of expired ones before it.
+    `is_all`: whether the first snapshot includes the changes of expired ones before it.
     """
     files = rows = 0
     for n, snapshot in enumerate(steps):
@@ -87,8 +84,3 @@ def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -
 
 _FILES = ("added-data-files", "deleted-data-files", "added-delete-files")
 _ROWS = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
-
-
-def cut_unless_rebuilt(window: Window, rebuilt: str | None, source: Table, size: BatchSize) -> Window:
-    """Return a batch of a window, or all of it if the table is computed again, for the given reason."""
-    return window if rebuilt else cut(window, source, size)

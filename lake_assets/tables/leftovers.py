@@ -77,12 +77,7 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
 
 
 def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
-    """Remove the leftovers of dead processes, except branches, and return them.
-
-    Args:
-        lake: the lake.
-        files_after: age at which unreferenced files are removed.
-    """
+    """Remove the leftovers of dead processes, except branches and younger files, and return them."""
     swept: list[str] = []
     with _for_now("ICDC tables"):
         swept += [str(dropped.table) for dropped in icdc.sweep(lake)]

@@ -24,12 +24,7 @@ class LiteralCodec:
     decode: str
 
     def sql(self, value: object, kind: str) -> str:
-        """Return SQL of the original value.
-
-        Args:
-            value: the encoded value.
-            kind: the value's type in Spark.
-        """
+        """Return SQL of the original value of an encoded one, whose type in Spark is `kind`."""
         text = literal(value) if isinstance(value, str) else str(value).lower()
         return self.decode.format(v=text, type=kind)
 

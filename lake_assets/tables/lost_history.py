@@ -66,10 +66,7 @@ def started_again(
 def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuild: str) -> Outcome:
     """Run a step; if it needs events or files of the past that are gone, rebuild the table or stop, as declared.
 
-    Args:
-        declared: the table.
-        absorb: the step; called with the reason for a rebuild, or an empty text.
-        rebuild: the reason for a rebuild that was requested; empty: none was.
+    The step is called with the reason for a rebuild; empty: it only absorbs changes.
 
     Raises:
         LostEventsError, MissingDataFileError, CorruptMetadataError: the table is declared to stop; or a rebuild would

@@ -105,15 +105,9 @@ def prune(
 
 
 def _literals(encoded: Mapping[str, Any], codec: LiteralCodec, kind: str, values: dict[str, Any]) -> list[str]:
-    """Return SQL of encoded values.
+    """Return SQL of encoded values, given by parameter name; texts are added to the bound `values`.
 
     Each bound value takes several messages to the JVM, so only texts are bound: they may contain SQL syntax.
-
-    Args:
-        encoded: the encoded values by parameter name.
-        codec: their codec.
-        kind: their type.
-        values: the bound values; texts are added.
     """
     if base(kind) != "string":
         return [codec.sql(value, kind) for value in encoded.values()]

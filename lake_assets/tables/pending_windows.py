@@ -137,10 +137,7 @@ def window_of(target: TableId, table: Table | None, source: TableId, loaded: Tab
 def rebuild_advice(target: TableId, *sources: TableId, option: str = "") -> str:
     """Return how to recover a table with lost history.
 
-    Args:
-        target: the table.
-        sources: its sources.
-        option: the option that makes the pipeline recover by itself, if there is one.
+    `option` is the option that makes the pipeline recover by itself, if there is one.
     """
     contents = f"{sources[0]} contains" if len(sources) == 1 else f"{', '.join(map(str, sources))} contain"
     command = f"`lake-assets rebuild {target}` computes {target} from what {contents} now"

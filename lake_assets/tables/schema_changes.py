@@ -92,11 +92,7 @@ def common_type(old: str, new: str) -> str | None:
 def evolve(table: str, existing: Columns, stream: Columns, rename: Mapping[str, str] | None = None) -> list[Change]:
     """Return the changes that let `existing` hold every value of `stream`; columns missing from the stream are kept.
 
-    Args:
-        table: name for messages.
-        existing: the table's columns.
-        stream: the stream's columns, by their names in the lake.
-        rename: the declared names in the lake by source names: a column that still has its source name is renamed.
+    A column that still has its source name is renamed to the declared name in the lake (`rename`).
 
     Raises:
         SchemaConflictError: the two types of a column have no common type.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Any
 
@@ -36,16 +36,12 @@ def temp_view(rows: DataFrame) -> Generator[str]:
 def over(
     spark: SparkSession, sql: str, frames: Mapping[str, DataFrame], args: Mapping[str, object] | None = None
 ) -> DataFrame:
-    """Run SQL that refers to frames by name.
+    """Run SQL that refers to frames by name, which must not occur in it with another meaning (see `new_name`).
 
     It takes one message over Spark Connect; creating, reading and dropping a view would take three.
 
-    Args:
-        spark: the session.
-        sql: the text; a frame's name must not occur in it with another meaning (see `new_name`).
-        frames: the frames by name.
-        args: values of named parameters. Spark 4.1 binds them in its parser, and parsers of some extensions (Delta's)
-            leave them out: then the session's analyzer binds them, as in Spark 4.0.
+    `args` are values of named parameters. Spark 4.1 binds them in its parser, and parsers of some extensions (Delta's)
+    leave them out: then the session's analyzer binds them, as in Spark 4.0.
     """
     # PySpark interprets braces only if frames are passed.
     text = sql.replace("{", "{{").replace("}", "}}") if frames else sql
@@ -64,6 +60,11 @@ def over(
     return over(spark, sql, frames, args)
 
 
+def cols(names: Iterable[str]) -> list[Column]:
+    """Return the columns of these names."""
+    return [F.col(quote(name)) for name in names]
+
+
 def new_name() -> str:
     """Return a unique name for a view."""
     return f"lake_assets_{uuid.uuid4().hex}"
@@ -73,11 +74,9 @@ def checkpoint(frame: DataFrame, *, eager: bool = True) -> DataFrame:
     """Compute the rows of `frame` and store them until the result is garbage-collected.
 
     Unlike `persist`, this cuts the plan: with `persist`, Spark would analyze the whole lineage again for every query,
-    and each of several consecutive steps would take longer than the last.
-
-    Args:
-        frame: the rows.
-        eager: compute them now, rather than with the first query that reads all of them.
+    and each of several consecutive steps would take longer than the last. If not `eager`, the first query that
+    reads all
+    rows computes them.
     """
     with active_session(frame.sparkSession):
         rows = frame.localCheckpoint(eager=eager)
@@ -86,12 +85,7 @@ def checkpoint(frame: DataFrame, *, eager: bool = True) -> DataFrame:
 
 
 def computed(rows: DataFrame, *aggregates: str) -> tuple[DataFrame, list[Any]]:
-    """Compute rows now, and return them with the values of some aggregates over them, in one job if possible.
-
-    Args:
-        rows: the rows.
-        aggregates: SQL of each aggregate.
-    """
+    """Compute rows now, and return them with the values of SQL aggregates over them, in one job if possible."""
     looks = [F.expr(f"{e} AS look{i}") for i, e in enumerate(aggregates)]
     values: Mapping[str, Any] = {}
     if isinstance(rows, ClassicDataFrame):

@@ -44,7 +44,7 @@ def tuned_for(
         of_it: the number of captured rows that the queries use; None: all.
     """
     settings = [k for k in _INTERPRETED if k not in lake.config.spark.conf]
-    sizes = [size(lake, t) for t in read] if settings else []
+    sizes = [size_of(table) for t in read if settings and (table := lake.find(t))]
     if captured is not None:
         sizes.append(_captured(captured, of_it))
     with _set(lake, {k: v for k, v in (_INTERPRETED if _is_small(sizes) else _COMPILED).items() if k in settings}):
@@ -117,14 +117,8 @@ def is_small(captured: Capture, of_it: int | None = None) -> bool:
     return _is_small([_captured(captured, of_it)])
 
 
-def size(lake: LakeBase, table: TableId) -> tuple[int, int]:
-    """Return bytes and rows of a table's current data files, from its snapshot summary; 0 if it does not exist."""
-    loaded = lake.find(table)
-    return size_of(loaded) if loaded else (0, 0)
-
-
 def size_of(table: Table) -> tuple[int, int]:
-    """Like `size`, for a loaded table."""
+    """Return bytes and rows of a table's current data files, from its snapshot summary."""
     current = table.current_snapshot()
     summary = current.summary.additional_properties if current and current.summary else {}
     return int(summary.get("total-files-size") or 0), int(summary.get("total-records") or 0)

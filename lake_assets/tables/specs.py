@@ -24,11 +24,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str | int, most: float = 100) -> Self:
-        """Parse `100` or `1%`.
-
-        Args:
-            text: the number or share.
-            most: the greatest share, in percent.
+        """Parse `100` or `1%`; a share of more than `most` percent is refused.
 
         Raises:
             PipelineError: the text is neither.

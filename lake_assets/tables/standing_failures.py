@@ -68,13 +68,7 @@ def forget(lake: LakeBase, table: TableId | str) -> None:
 
 
 def forget_others(lake: LakeBase, pipeline: str, tables: Collection[TableId]) -> None:
-    """Remove the notes of a pipeline's former tables.
-
-    Args:
-        lake: the lake.
-        pipeline: its name.
-        tables: the tables that it has.
-    """
+    """Remove the notes of tables that a pipeline no longer has."""
     names = {str(t) for t in tables}
     for failure in _all(lake):
         if failure.pipeline == pipeline and failure.table not in names:

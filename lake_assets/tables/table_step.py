@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pyiceberg.table import Table
 
@@ -17,10 +18,8 @@ from lake_assets.errors import LOST_FILE_ADVICE
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.pending_windows import Window, missing_sources
+from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.writing.table_ddl import check_owner_in
-
-if TYPE_CHECKING:
-    from lake_assets.models.steps.snapshot_pins import SnapshotPins
 
 
 class Declared(Protocol):
@@ -42,14 +41,29 @@ class Declared(Protocol):
         ...
 
 
+class Pins(Protocol):
+    """The snapshots that the steps of a run read, so that all of them read the same ones."""
+
+    def pin(
+        self, lake: LakeBase, windows: Mapping[TableId, Window], tables: Mapping[TableId, Table], size: BatchSize
+    ) -> dict[TableId, Window]:
+        """Return the windows of a table's sources with the heads to read, and pin those heads."""
+        ...
+
+    def release_on_failure(self) -> AbstractContextManager[None]:
+        """Release the pins of a step that fails within the block."""
+        ...
+
+
 S = TypeVar("S", bound=Declared)
+P = TypeVar("P", bound=Pins, contravariant=True)
 
 EmptySources = Literal["always", "emptied", "ignored"]
 REQUESTED = "a rebuild was requested"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class StepTables:
     """The tables of a step, as they are when it begins.
 
     Attributes:
@@ -61,7 +75,9 @@ class Loaded:
     sources: Mapping[TableId, Table]
 
 
-def loaded(lake: LakeBase, spec: Declared, lookups: Iterable[TableId] = ()) -> Loaded | Outcome:
+def tables_of(
+    lake: LakeBase, spec: Declared, lookups: Iterable[TableId] = (), *, is_owned: bool = True
+) -> StepTables | Outcome:
     """Load the tables of a step, or return the outcome of one whose sources are missing.
 
     Raises:
@@ -70,13 +86,13 @@ def loaded(lake: LakeBase, spec: Declared, lookups: Iterable[TableId] = ()) -> L
     table, sources = lake.find(spec.table), {s: lake.find(s) for s in (*spec.sources, *lookups)}
     if missing := [s for s, found in sources.items() if found is None]:
         return Outcome(str(spec.table), "waiting", why=missing_sources(table, missing))
-    if table is not None:
+    if table is not None and is_owned:
         check_owner_in(table, spec.table, spec.pipeline)
-    return Loaded(table, {s: found for s, found in sources.items() if found is not None})
+    return StepTables(table, {s: found for s, found in sources.items() if found is not None})
 
 
 @dataclass(frozen=True)
-class TableStep(ABC, Generic[S]):
+class TableStep(ABC, Generic[S, P]):
     """The operations of a pipeline on one table.
 
     Attributes:
@@ -125,38 +141,25 @@ class TableStep(ABC, Generic[S]):
 
     @abstractmethod
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """Return the pending window of each source. Reads metadata only.
-
-        Args:
-            lake: the lake.
-            table: the table; None: it does not exist yet.
-            sources: its existing sources.
+        """Return the pending window of each existing source of a table (None: it does not exist yet). Reads
+        metadata only.
 
         Raises:
             HistoryError: the history of a source is lost, and the table is declared to stop.
         """
 
     @abstractmethod
-    def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
-    ) -> list[Window]:
+    def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: P) -> list[Window]:
         """Return the part of `windows` that the next step absorbs, if batches are limited.
 
-        Args:
-            lake: the lake.
-            table: the table; None: it does not exist yet.
-            sources: all of its sources.
-            pins: snapshots that earlier models of the run have fixed; this step adds its own.
+        `pins` are the snapshots that earlier models of the run have fixed; this step adds its own.
         """
 
     @abstractmethod
-    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: P, *, rebuild: bool = False) -> Outcome:
         """Absorb pending changes, in one commit that moves the watermark.
 
-        Args:
-            lake: the lake.
-            pins: snapshots that earlier models of the run have fixed.
-            rebuild: whether to compute the table from the current contents of its sources.
+        `rebuild`: compute the table from the current contents of its sources.
         """
 
     @property

@@ -8,7 +8,7 @@ from lake_assets import Lake
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
-from lake_assets.backfill.redone_rows import Selection
+from lake_assets.backfill.row_selection import Selection
 from lake_assets.errors import StaleBackfillError
 from lake_assets.lake import TableId
 from lake_assets.lake.thresholds import SNAPSHOTS_KEPT

@@ -18,7 +18,7 @@ from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
-from lake_assets.backfill.redone_rows import Selection
+from lake_assets.backfill.row_selection import Selection
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
 from lake_assets.lake import TableId

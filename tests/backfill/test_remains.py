@@ -13,8 +13,8 @@ from lake_assets.backfill import cleanup, publishing
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records, State
 from lake_assets.backfill.backfills import Backfill, undo
-from lake_assets.backfill.redone_rows import Selection
 from lake_assets.backfill.remains import Remains, remains
+from lake_assets.backfill.row_selection import Selection
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError
 from lake_assets.lake import TableId

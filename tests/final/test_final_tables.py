@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
+from lake_assets.final.batch import Batch
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import absorb_changes
-from lake_assets.final.modes import scd1, scd2
+from lake_assets.final.modes import scd2
 from lake_assets.lake import TableId, thresholds
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint
@@ -27,7 +27,7 @@ from tests.support.deferred import Deferred
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
 from tests.support.oracle import Rows, final_rows, rows_of, versions
 from tests.support.seeds import HISTORIES
-from tests.support.streams import Feed, pipeline
+from tests.support.streams import Feed, absorb_changes, pipeline
 
 T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT}, key=("h", "k"))
 NAMES = list(T.columns)
@@ -232,10 +232,11 @@ def test_versions_of_many_columns_are_compared_without_a_condition_per_subset_of
     own = ["effective_from", "effective_to", "is_current"]
     columns = ["id", *names, *own]
     types = {c: "timestamp" if "effective" in c else "boolean" if c == "is_current" else "string" for c in columns}
-    target: Any = SimpleNamespace(columns=["id", *names], own=own, key=["id"], types=types)
+    target = SimpleNamespace(columns=["id", *names], own=own, row_key=("id", "effective_from"))
+    batch: Any = SimpleNamespace(target=target, types=types)
     spark: Any = spark_lake.spark()
     rows = checkpoint(spark.range(3).selectExpr(*(f"CAST(NULL AS {kind}) AS {c}" for c, kind in types.items())))
-    differing: Any = scd2._differing(target, rows, rows)
+    differing: Any = scd2._differing(batch, rows, rows)
     # The optimizer's conclusions from the filter: 2^12 of a condition that names every column.
     assert differing._jdf.queryExecution().optimizedPlan().validConstraints().size() < 100
 
@@ -357,8 +358,7 @@ def test_a_step_that_is_killed_before_its_commit_is_done_again(lake: Lake, monke
                 absorb_changes(lake, world.spec(kind))
                 continue
             with monkeypatch.context() as patch:
-                patch.setattr(scd1, "merge_rows", _killed)
-                patch.setattr(scd2, "merge_rows", _killed)
+                patch.setattr(Batch, "merge", _killed)
                 with pytest.raises(KeyboardInterrupt):
                     absorb_changes(lake, world.spec(kind))
             absorb_changes(lake, world.spec(kind))

@@ -19,14 +19,13 @@ from pyspark.sql import functions as F
 
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.final import stored_rows
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline import step_retries as runner
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.writing import branch_writer
 from tests.final.test_final_tables import NAMES, emptied, expected, scattered, shifted, source, transactions
 from tests.final.test_whole_rows import debezium
 from tests.support.debezium import TEXT, Event, Table, write_lines
@@ -34,7 +33,7 @@ from tests.support.histories import redelivered, shuffled, split
 from tests.support.kills import Points, killed_everywhere
 from tests.support.oracle import final_rows, rows_of
 from tests.support.seeds import seeds
-from tests.support.streams import Feed
+from tests.support.streams import Feed, absorb_changes
 
 CLICKS = Table({"url": TEXT}, key=(), name="public.clicks")
 Row = dict[str, Any]
@@ -259,12 +258,12 @@ def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
         return True
 
     with monkeypatch.context() as patch:
-        over, slow = stored_rows.over, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
+        over, slow = branch_writer.over, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
 
         def slowly(spark: SparkSession, sql: str, frames: dict[str, DataFrame], args: Any) -> DataFrame:
             return over(spark, sql, {name: _with_wait(rows, slow) for name, rows in frames.items()}, args)
 
-        patch.setattr(stored_rows, "over", slowly)
+        patch.setattr(branch_writer, "over", slowly)
         yield
 
 

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import absorb_changes
 from lake_assets.final.modes import partition_overwrite
 from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.watermark import read_marks
@@ -24,7 +23,7 @@ from tests.support.debezium import BIGINT, DATE, INT, TEXT, TIMESTAMP, Event, Ta
 from tests.support.histories import Source, redelivered, shuffled, split
 from tests.support.oracle import final_rows, rows_of
 from tests.support.seeds import seeds
-from tests.support.streams import Feed
+from tests.support.streams import Feed, absorb_changes
 
 CITIES = Table({"id": BIGINT, "city": TEXT, "n": INT})
 NAMES = list(CITIES.columns)

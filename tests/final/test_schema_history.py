@@ -16,7 +16,6 @@ from lake_assets import Lake
 from lake_assets.errors import LakeError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from tests.final.test_final_tables import START, keys, value
@@ -26,7 +25,7 @@ from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
 from tests.support.oracle import Rows, final_rows, happened, rows_of, versions
 from tests.support.seeds import HISTORIES
-from tests.support.streams import Feed, pipeline
+from tests.support.streams import Feed, absorb_changes, pipeline
 
 T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT, "gone": INT}, key=("h", "k"))
 RENAME = {"name": "title"}

@@ -15,14 +15,13 @@ from lake_assets import Lake
 from lake_assets.final.events.key_changes import PRESENT, states
 from lake_assets.final.events.reduction import order
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import absorb_changes
 from lake_assets.final.ordering import Ordering
 from lake_assets.formats import event_format
 from lake_assets.lake import TableId
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from tests.support.debezium import INT, TEXT, Event, Table
 from tests.support.oracle import OPEN_END, Rows, rows_of
-from tests.support.streams import Feed
+from tests.support.streams import Feed, absorb_changes
 
 T = Table({"h": INT, "n": INT, "name": TEXT}, key=("h",))
 LONGEST, MOST_BATCHES = 5, 4

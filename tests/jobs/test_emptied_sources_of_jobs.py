@@ -12,13 +12,14 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import TableReplacedError
 from lake_assets.jobs.captured_step import CapturedStep
-from lake_assets.jobs.job_runs import run_job
+from lake_assets.jobs.job_runs import JobStep
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.jobs.step_parameters import StepParameters
 from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration.sensing.pending_scan import scan
+from lake_assets.pipeline import SnapshotPins
 from lake_assets.pipeline.pending import pending_of
 from lake_assets.tables.outcome import Outcome
 from tests.jobs.playback import DAILY, PLAYS, SCHEMA, append, play, rows_of
@@ -61,7 +62,7 @@ def job() -> Copied:
 
 def run(lake: Lake, job: Copied, settings: StepSettings = SETTINGS) -> Outcome:
     spec = JobSpec(settings, job, "p")
-    outcome = run_job(lake, spec)
+    outcome = JobStep(spec).absorb(lake, SnapshotPins())
     assert pending_of(lake, spec) == []
     if lake.exists(DAILY):
         assert rows_of(lake) == rows_of(lake, PLAYS) + rows_of(lake, OTHER)

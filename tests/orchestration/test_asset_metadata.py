@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lake_assets.orchestration.asset_metadata import for_each_partition
-from lake_assets.tables.partitioning.touched_partitions import Touched, counted
+from lake_assets.tables.partitioning.partition_changes import PartitionChange, counted
 
 
 def test_figures_of_the_whole_step_are_prefixed_on_each_partition() -> None:
@@ -17,6 +17,6 @@ def test_figures_of_the_whole_step_are_prefixed_on_each_partition() -> None:
 
 
 def test_an_unchanged_partition_reports_no_changes_of_other_partitions() -> None:
-    assert counted(Touched(), updated=5) == {"rows_inserted": 0, "rows_updated": 0, "rows_deleted": 0}
-    assert counted(Touched(2, 1), updated=5) == {}
-    assert counted(Touched(2, 0), updated=0) == {"rows_inserted": 2, "rows_updated": 0, "rows_deleted": 0}
+    assert counted(PartitionChange(), updated=5) == {"rows_inserted": 0, "rows_updated": 0, "rows_deleted": 0}
+    assert counted(PartitionChange(2, 1), updated=5) == {}
+    assert counted(PartitionChange(2, 0), updated=0) == {"rows_inserted": 2, "rows_updated": 0, "rows_deleted": 0}

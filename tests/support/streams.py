@@ -9,7 +9,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lake_assets import Lake, Pipeline
-from lake_assets.pipeline import PipelineConfig
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.final_tables import FinalStep
+from lake_assets.pipeline import PipelineConfig, SnapshotPins
 from lake_assets.tables.outcome import Outcome
 from tests.support.debezium import Event, to_lines, write_lines
 
@@ -18,6 +20,11 @@ def pipeline(*tables: Any, name: str = "made_up", stream: str = "events", models
     """A pipeline over one Debezium stream; `tables` and `models` as in its YAML."""
     streams = [{"name": stream, "tables": list(tables) or ["public.*"]}]
     return Pipeline(PipelineConfig.model_validate({"name": name, "streams": streams, "models": list(models)}))
+
+
+def absorb_changes(lake: Lake, spec: FinalSpec) -> Outcome:
+    """Absorb what is pending for a final table."""
+    return FinalStep(spec).absorb(lake, SnapshotPins())
 
 
 class Feed:

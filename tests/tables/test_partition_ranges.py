@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from lake_assets import Lake
-from lake_assets.backfill.redone_rows import _between  # pyright: ignore[reportPrivateUsage]
+from lake_assets.backfill.row_selection import _between  # pyright: ignore[reportPrivateUsage]
 from lake_assets.tables.partitioning.table_partitions import Every, Partitions
 
 OF_DAGSTER: dict[Every, Any] = {

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from lake_assets import Lake
 from lake_assets.capture import FieldRange
 from lake_assets.lake import TableId
+from lake_assets.tables.partitioning.partition_changes import PartitionChange, counted, keys_in, partition_changes
 from lake_assets.tables.partitioning.partition_keys import OTHER
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from lake_assets.tables.partitioning.touched_partitions import Touched, counted, keys_in, touched
 from tests.support.seeds import seeds
 
 T = TableId(("final",), "t")
@@ -74,7 +74,7 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
         "element_at(array('x', 'y', NULL), CAST(id % 3 + 1 AS INT)), 0 FROM range(40)")  # fmt: skip
     if early:
         sql(f"ALTER TABLE final.t ADD PARTITION FIELD {by.field.sql}")
-    assert set(touched(lake, T, by, None)) == set(keys(by, rows(lake)))
+    assert set(partition_changes(lake, T, by, None)) == set(keys(by, rows(lake)))
     history: list[str] = []
     for _ in range(steps):
         start = lake.table(T).metadata.current_snapshot_id
@@ -85,7 +85,7 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
             sql(history[-1])
             now = rows(lake)
             came, went = came + keys(by, now - before), went + keys(by, before - now)
-        changes = touched(lake, T, by, start)
+        changes = partition_changes(lake, T, by, start)
         assert set(changes) == set(came | went), (name, mode, history)
         for key, part in changes.items():
             assert part.came in (None, came[key]), (key, history)
@@ -115,7 +115,7 @@ def test_a_run_without_a_session_starts_one_for_the_rows(lake: Lake, monkeypatch
     # Two days in one file, which its metadata do not tell from three.
     sql("INSERT INTO final.t SELECT /*+ COALESCE(1) */ CAST(id AS INT), timestamp_seconds(1729893600 + id * 200000), "
         "'x', 0 FROM range(2)")  # fmt: skip
-    expected = touched(lake, T, by, None)
+    expected = partition_changes(lake, T, by, None)
     spark, started = lake.spark(), SparkContext._active_spark_context
 
     def start() -> SparkSession:
@@ -124,7 +124,7 @@ def test_a_run_without_a_session_starts_one_for_the_rows(lake: Lake, monkeypatch
 
     monkeypatch.setattr(lake, "spark", start)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    assert touched(lake, T, by, None) == expected
+    assert partition_changes(lake, T, by, None) == expected
     assert len(expected) == 2
 
 
@@ -166,12 +166,14 @@ def test_a_file_has_a_key_where_all_that_it_may_hold_has_it(
 @pytest.mark.parametrize(
     ("part", "updated", "expected"),
     [
-        (Touched(3, 1), 0, {"rows_inserted": 3, "rows_updated": 0, "rows_deleted": 1}),
-        (Touched(3, 1), 1, {}),
-        (Touched(3, 0), 1, {"rows_deleted": 0}),
-        (Touched(0, 2), 1, {"rows_inserted": 0}),
-        (Touched(None, None, None, None), 0, {}),
+        (PartitionChange(3, 1), 0, {"rows_inserted": 3, "rows_updated": 0, "rows_deleted": 1}),
+        (PartitionChange(3, 1), 1, {}),
+        (PartitionChange(3, 0), 1, {"rows_deleted": 0}),
+        (PartitionChange(0, 2), 1, {"rows_inserted": 0}),
+        (PartitionChange(None, None, None, None), 0, {}),
     ],
 )
-def test_what_is_not_known_of_a_partition_is_not_said(part: Touched, updated: int, expected: dict[str, int]) -> None:
+def test_what_is_not_known_of_a_partition_is_not_said(
+    part: PartitionChange, updated: int, expected: dict[str, int]
+) -> None:
     assert counted(part, updated) == expected

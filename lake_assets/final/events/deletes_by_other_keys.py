@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lake_assets.final.events.reduction import order
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, cols
 
 _PLACE = [POSITION, INDEX]
 _AT = "_at"
@@ -39,11 +39,7 @@ def identify_deletes(
 ) -> tuple[DataFrame, int]:
     """Fill in the key of each event; return them, and the number of deletes left out because no row had their key.
 
-    Args:
-        events: rows of staging.
-        history: all rows of staging up to the last of the events.
-        key: columns of the table's key.
-        others: the other declared keys whose columns exist.
+    `events` are rows of staging, `history` all rows up to the last of them, and `others` the other declared keys.
     """
     unidentified = events.where(has_other_key(key, others))
     deletes = checkpoint(unidentified.select(*_PLACE, order().alias(_AT), *_columns(others)))
@@ -55,7 +51,7 @@ def identify_deletes(
         matches = rows if matches is None else matches.unionByName(rows.join(matches, _PLACE, "left_anti"))
     assert matches is not None
     matches = checkpoint(matches)
-    filled = unidentified.drop(*key).join(matches, _PLACE).select(*(F.col(quote(c)) for c in events.columns))
+    filled = unidentified.drop(*key).join(matches, _PLACE).select(*cols(events.columns))
     lost = deletes.count() - matches.count()
     return events.where(~has_other_key(key, others)).unionByName(filled), lost
 
@@ -72,7 +68,7 @@ def _rows_with(deletes: DataFrame, history: DataFrame, key: Sequence[str], other
     )
     place = F.struct(*(F.col(p) for p in _PLACE)).alias("_place")
     earlier = history.where(F.col(OP) != TRUNCATE).select(
-        *(F.col(quote(k)) for k in key), order().alias("_then"), OP, UNAVAILABLE,
+        *cols(key), order().alias("_then"), OP, UNAVAILABLE,
         *(F.col(quote(c)).alias(f"_has_{i}") for i, c in enumerate(other)),
     ).dropna(subset=list(key))  # fmt: skip
     matches, has_value = F.lit(True), F.lit(True)
@@ -82,13 +78,13 @@ def _rows_with(deletes: DataFrame, history: DataFrame, key: Sequence[str], other
     # The keys that ever had the other key before, and the last value of it that each of them had.
     deleted_keys = values.select(place, _AT, *names.values())
     candidates = earlier.where(F.col(OP) != DELETE).join(deleted_keys, matches & (F.col("_then") < F.col(_AT)))
-    keys = checkpoint(candidates.select("_place", _AT, *names.values(), *(F.col(quote(k)) for k in key)).distinct())
+    keys = checkpoint(candidates.select("_place", _AT, *names.values(), *cols(key)).distinct())
     later = earlier.join(keys, list(key)).where((F.col("_then") < F.col(_AT)) & ((F.col(OP) == DELETE) | has_value))
-    last = Window.partitionBy("_place", *(F.col(quote(k)) for k in key)).orderBy(F.desc("_then"))
+    last = Window.partitionBy("_place", *cols(key)).orderBy(F.desc("_then"))
     now = later.withColumn("_n", F.row_number().over(last)).where("_n = 1").where((F.col(OP) != DELETE) & matches)
     newest = Window.partitionBy("_place").orderBy(F.desc("_then"))
     return (
         now.withColumn("_n", F.row_number().over(newest))
         .where("_n = 1")
-        .select(*(F.col(f"_place.{p}").alias(p) for p in _PLACE), *(F.col(quote(k)) for k in key))
+        .select(*(F.col(f"_place.{p}").alias(p) for p in _PLACE), *cols(key))
     )

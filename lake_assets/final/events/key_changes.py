@@ -33,7 +33,7 @@ from lake_assets.formats.event_model import (
     UPDATE,
 )
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, cols
 
 PRESENT = "_present"
 # The position of stored rows among events: before every event.
@@ -47,7 +47,7 @@ _MOST_ROUNDS = 40
 
 def entangled(events: DataFrame, key: Sequence[str], ordering: Ordering) -> DataFrame:
     """Return the keys that have an insert and a later delete in one transaction."""
-    keys = [F.col(quote(k)) for k in key]
+    keys = cols(key)
     transaction = F.expr(f"({ordering.transaction}) AS {_TX}")
     return (
         events.where(f"{OP} IN ('{INSERT}', '{DELETE}') AND ({ordering.transaction}) IS NOT NULL")
@@ -116,7 +116,7 @@ def states(
         ordering: properties of the sequences.
         omits_values: whether some inserts omit values.
     """
-    keys = [F.col(quote(k)) for k in key]
+    keys = cols(key)
     rest = [c for c in columns if c not in key]
     numbered = _numbered(_without_repeats(events, keys, ordering), keys, ordering)
     so_far = Window.partitionBy(*keys, _ROW).orderBy(SEQUENCE, POSITION, INDEX)
@@ -185,7 +185,7 @@ def _content(events: DataFrame) -> Column:
     fields = [
         f.name for f in events.schema.fields if f.name not in of_delivery and "map<" not in f.dataType.simpleString()
     ]
-    return F.xxhash64(*(F.col(quote(name)) for name in fields))
+    return F.xxhash64(*cols(fields))
 
 
 def _numbered(events: DataFrame, keys: Sequence[Column], ordering: Ordering) -> DataFrame:
@@ -271,6 +271,4 @@ def _with_moved(full: DataFrame, key: Sequence[str], width: int, ordering: Order
     me = F.struct(*keys, F.col(_ROW).alias("row"))
     others = [c for c in full.columns if c not in names]
     joined = full.withColumn("me", me).join(inherited, "me", "left")
-    return joined.select(
-        *(F.col(quote(c)) for c in others), *(F.coalesce(F.col(n), F.col(f"p{n}")).alias(n) for n in names)
-    )
+    return joined.select(*cols(others), *(F.coalesce(F.col(n), F.col(f"p{n}")).alias(n) for n in names))

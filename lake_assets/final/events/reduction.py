@@ -20,6 +20,7 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
+from lake_assets.tables.spark_frames import cols
 
 KEEP = "_keep"
 KNOWN = "_known"
@@ -49,7 +50,7 @@ def latest(
             event wrote it, all of its columns are in `_keep`, and `_known` is false.
     """
     rows = events.where(f"{OP} <> '{TRUNCATE}'")
-    keys = [F.col(quote(k)) for k in key]
+    keys = cols(key)
     image = f"struct({', '.join(map(quote, columns))}, {OP}, {UNAVAILABLE})"
     is_write = f"{OP} <> '{DELETE}'"
     at_written, at_deleted = f"if({is_write}, {ORDER}, NULL)", f"if({is_write}, NULL, {ORDER})"

@@ -11,13 +11,9 @@ from lake_assets.final.events.deletes_by_other_keys import has_other_key, identi
 from lake_assets.final.events.key_changes import states
 from lake_assets.final.staging_projection import source_name
 from lake_assets.final.target import Target
-from lake_assets.formats.event_model import (
-    INDEX,
-    OP,
-    POSITION,
-    TRUNCATE,
-)
+from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
 from lake_assets.lake import quote
+from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.writing.table_ddl import columns_of
 
 
@@ -69,16 +65,13 @@ def has_other_keys(target: Target, snapshot: int | None) -> bool:
 
 def keys_of(target: Target, events: DataFrame) -> DataFrame:
     """Return the distinct keys of events (a truncate has no key)."""
-    return events.where(F.col(OP) != TRUNCATE).select(*(F.col(quote(k)) for k in target.key)).distinct()
+    return events.where(F.col(OP) != TRUNCATE).select(*cols(target.key)).distinct()
 
 
 def states_of(target: Target, events: DataFrame, *, omits_values: bool, of_source: bool = False) -> DataFrame:
     """Return each event with the whole row of its key after it (see `key_changes.states`).
 
-    Args:
-        events: events of the table, or of its source.
-        omits_values: whether some inserts omit values.
-        of_source: whether they are events of the source (see `history_of`).
+    `of_source`: whether they are events of the source (see `history_of`).
     """
     if not of_source:
         return states(events, target.key, target.columns, target.ordering, omits_values=omits_values)

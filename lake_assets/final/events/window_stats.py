@@ -1,9 +1,8 @@
-"""The window of a step: its events, and counts of them that decide how they are applied."""
+"""Counts of the events of a window, which decide how they are applied."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -29,7 +28,6 @@ from lake_assets.formats.event_model import (
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.lake.names import literal
-from lake_assets.tables.writing.table_writer import TableWriter
 
 # The length of the file's number in the position in a binary log, with the letter before it.
 _FILE = 11
@@ -80,27 +78,14 @@ class Stats:
     set_back: int = 0
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The window of a step.
-
-    Attributes:
-        before: the table's watermark before the step; None: it has absorbed nothing.
-        head: the newest watermark of staging in the window.
-        writer: writes the table.
-        details: details for the outcome.
-    """
-
-    events: DataFrame
-    stats: Stats
-    before: Watermark | None
-    head: Watermark
-    writer: TableWriter
-    details: dict[str, Any] = field(default_factory=dict)
-
-
 def stats_of(target: Target, events: DataFrame, before: Watermark | None) -> Stats:
-    """Count the events of the window in one query."""
+    """Count the events of the window in one query.
+
+    Raises:
+        KeyMissingError: some events lack a key value.
+        UnsupportedEventError: some events lack a value of the declared order.
+        OrderUnknownError: some events have positions in different logs.
+    """
     transaction = f"({target.ordering.transaction})"
     last, of_high = (f"max_by({transaction}, {by})" for by in (f"struct({POSITION}, {INDEX})", ORDER))
     aggregates = (
@@ -122,11 +107,13 @@ def stats_of(target: Target, events: DataFrame, before: Watermark | None) -> Sta
     row = events.agg(*map(F.expr, aggregates), late, old, keyless).collect()[0]
     high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
     logs = frozenset(filter(None, (row["first_log"], row["last_log"], row["absorbed_log"])))
-    return Stats(
+    stats = Stats(
         row["events"], high, row["latest"], row["transaction"], row["late"], row["old"], row["unavailable"],
         row["moved"], row["inserts"], row["deletes"], row["others"], row["truncated"], row["keyless"],
         row["unordered"], logs, row["set_back"],
     )  # fmt: skip
+    _check(target, stats)
+    return stats
 
 
 def _log_aggregates(target: Target, before: Watermark | None) -> list[str]:
@@ -149,35 +136,29 @@ def _log_aggregates(target: Target, before: Watermark | None) -> list[str]:
     ]
 
 
-def check_stats(target: Target, stats: Stats) -> None:
-    """Refuse a window with events that lack their key, or their position in the declared order.
-
-    Raises:
-        KeyMissingError: some events lack a key value.
-        UnsupportedEventError: some events lack a value of the declared order.
-        OrderUnknownError: some events have positions in different logs.
-    """
+def _check(target: Target, stats: Stats) -> None:
+    """Refuse a window with events that lack their key, or their position in the declared order."""
+    spec = target.spec
     if len(stats.logs) > 1:
         raise OrderUnknownError(
-            f"{target.spec.table}: events of {target.spec.staging} have positions in "
+            f"{spec.table}: events of {spec.staging} have positions in "
             f"{' and in '.join(sorted(stats.logs))}, which cannot be compared: the source is another server or "
             "database than before, or its connector is set up in another way. Nothing was written. If the events "
             "arrive in the order in which they happened, declare `order_by: _position`"
         )
-    if stats.unordered and not target.spec.order_by:
+    if stats.unordered and not spec.order_by:
         raise UnsupportedEventError(
-            f"{target.spec.table}: {stats.unordered} of {stats.events} events of {target.spec.staging} were accepted "
+            f"{spec.table}: {stats.unordered} of {stats.events} events of {spec.staging} were accepted "
             "because `order_by` was declared, and have no other position in the order of changes: "
             "declare `order_by` again"
         )
     if stats.unordered:
         raise UnsupportedEventError(
-            f"{target.spec.table}: {stats.unordered} of {stats.events} events of {target.spec.staging} have no value "
-            f"in a column of the declared order {', '.join(target.spec.order_by)}: their position among the other "
+            f"{spec.table}: {stats.unordered} of {stats.events} events of {spec.staging} have no value "
+            f"in a column of the declared order {', '.join(spec.order_by)}: their position among the other "
             "changes is unknown. Declare columns that every event contains, also deletes, or remove `order_by`"
         )
     if stats.keyless:
-        spec = target.spec
         raise KeyMissingError(
             f"{spec.table}: {stats.keyless} of {stats.events} events of {spec.staging} have no value in a column "
             f"of the key {', '.join(target.key)}: it is unknown which rows they change. Declare a key whose "

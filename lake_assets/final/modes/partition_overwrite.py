@@ -17,18 +17,15 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from lake_assets.final.added_columns import DELETED
+from lake_assets.final.batch import Batch
 from lake_assets.final.events.reduction import KEEP, KNOWN
-from lake_assets.final.events.window_stats import Batch
 from lake_assets.final.modes.row_copies import REMOVE
-from lake_assets.final.stored_rows import stored_rows
-from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP
-from lake_assets.lake import quote, thresholds
+from lake_assets.lake import LakeBase, quote, thresholds
 from lake_assets.tables.literal_codec import LiteralCodec, codec_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, cols
 from lake_assets.tables.writing.publication import Branch
-from lake_assets.tables.writing.table_writer import TableWriter
 
 _OLD, _NEW = "_old", "_new"
 
@@ -37,14 +34,10 @@ class _TooManyError(Exception):
     """More partitions are touched than a filter can list."""
 
 
-def overwrite(target: Target, rows: DataFrame, batch: Batch, *, emptied: bool) -> tuple[bool, str]:
-    """Put the changed rows into their partitions.
+def overwrite(batch: Batch, rows: DataFrame) -> tuple[bool, str]:
+    """Put changed rows, one per key (see `reduction.latest`), into their partitions.
 
-    Args:
-        target: the table.
-        rows: one row per key, as returned by `reduction.latest`.
-        batch: the window.
-        emptied: whether all rows of the table that are missing from `rows` are deleted.
+    After a truncate, all rows that are missing from them are deleted.
 
     Returns:
         Whether the rows were written, and a description of what was done or why nothing was.
@@ -52,34 +45,34 @@ def overwrite(target: Target, rows: DataFrame, batch: Batch, *, emptied: bool) -
     Raises:
         ConcurrentWriteError: another writer committed first.
     """
-    lake, spec = target.lake, target.spec
-    if not _is_partitioned_as(lake.table(spec.table), spec.partition_by):
+    target = batch.target
+    if not _is_partitioned_as(target.lake.table(target.spec.table), target.spec.partition_by):
         return False, "some files have other partitions than the declared ones"
     try:
         with batch.writer.branch() as branch:
-            count = _overwrite(target, batch.writer, rows, branch, emptied=emptied)
+            count = _overwrite(batch, rows, branch)
     except _TooManyError:
         return False, f"more than {thresholds.OVERWRITE_PARTITIONS} partitions are touched"
     return True, f"{count} partitions rewritten" if count else "no row differs"
 
 
-def _overwrite(target: Target, writer: TableWriter, rows: DataFrame, branch: Branch, *, emptied: bool) -> int:
+def _overwrite(batch: Batch, rows: DataFrame, branch: Branch) -> int:
     """Rewrite the partitions on the branch; return their number."""
-    stored = target.lake.spark().table(branch.name)
-    differing = checkpoint(_differing(target, rows, branch.name, emptied=emptied))
-    fields = [(f, _value_of(target, f)) for f in target.spec.partition_by]
+    target, writer, stored = batch.target, batch.writer, batch.target.lake.spark().table(branch.name)
+    differing = checkpoint(_differing(batch, rows, branch.name))
+    fields = [(f, _value_of(target.lake, f)) for f in target.spec.partition_by]
     partitions, types = _touched_partitions(differing, [value for _, value in fields])
     if not partitions:
         writer.append_to(branch, stored.limit(0))
         return 0
     # A truncated table may be rewritten as a whole.
-    if len(partitions) > thresholds.OVERWRITE_PARTITIONS and not emptied:
+    if len(partitions) > thresholds.OVERWRITE_PARTITIONS and not batch.is_emptied:
         raise _TooManyError
     where = _condition(fields, partitions, types) if len(partitions) <= thresholds.OVERWRITE_PARTITIONS else "true"
-    names = list(target.types)
+    names = list(batch.types)
     unchanged = stored.where(where).join(differing, list(target.key), "left_anti")
     new_rows = differing.where(F.col(_NEW).isNotNull()).select(*(F.col(f"{_NEW}.{quote(c)}").alias(c) for c in names))
-    content = unchanged.select(*(F.col(quote(c)) for c in names)).unionByName(new_rows)
+    content = unchanged.select(*cols(names)).unionByName(new_rows)
     has_old, has_new = F.col(_OLD).isNotNull(), F.col(_NEW).isNotNull()
     new, both, gone = (F.count_if(~has_old), F.count_if(has_old & has_new), F.count_if(~has_new))
     inserted, updated, deleted = differing.agg(new, both, gone).collect()[0]
@@ -88,18 +81,19 @@ def _overwrite(target: Target, writer: TableWriter, rows: DataFrame, branch: Bra
     return len(partitions)
 
 
-def _differing(target: Target, rows: DataFrame, branch: str, *, emptied: bool) -> DataFrame:
+def _differing(batch: Batch, rows: DataFrame, branch: str) -> DataFrame:
     """Return the key, the `_old` and the `_new` row of each key whose row changes; null: no such row."""
-    types, key, names, soft = target.types, list(target.key), target.columns, DELETED in target.own
-    keys = [F.col(quote(k)) for k in key]
+    target, types, emptied = batch.target, batch.types, batch.is_emptied
+    key, names, soft = list(target.key), target.columns, DELETED in target.own
+    keys = cols(key)
     new = rows.select(
         *(F.col(quote(k)).cast(types[k]).alias(k) for k in key),
         F.struct(
             *(F.col(quote(c)).cast(types[c]).alias(c) for c in names), F.col(OP), F.col(KEEP), F.col(KNOWN)
         ).alias("s"),
     )  # fmt: skip
-    stored = stored_rows(target, None if emptied else checkpoint(new.select(*keys)), branch)
-    old = stored.select(*keys, F.struct(*(F.col(quote(c)) for c in types)).alias(_OLD))
+    stored = batch.stored_rows(None if emptied else checkpoint(new.select(*keys)), branch=branch)
+    old = stored.select(*keys, F.struct(*cols(types)).alias(_OLD))
     both = new.join(old, key, "full_outer" if emptied else "left")
     is_stored, deleted = F.col(_OLD).isNotNull(), F.col("s").isNull() | (F.col(f"s.{OP}") == DELETE)
     values = {
@@ -160,13 +154,13 @@ def _codec(kind: str) -> LiteralCodec:
     return codec
 
 
-def _value_of(target: Target, field: PartitionField) -> str:
+def _value_of(lake: LakeBase, field: PartitionField) -> str:
     """Return SQL of the value of a partition field for a row; its column is prefixed with `{row}.`."""
     column = "{row}." + quote(field.column)
     if not field.transform:
         return column
     width = f"{field.width}, " if field.width is not None else ""
-    return f"{quote(target.lake.config.name, 'system', field.transform)}({width}{column})"
+    return f"{quote(lake.config.name, 'system', field.transform)}({width}{column})"
 
 
 def _is_partitioned_as(table: Table, declared: Sequence[PartitionField]) -> bool:

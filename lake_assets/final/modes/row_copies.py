@@ -16,18 +16,17 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.final.added_columns import DELETED
+from lake_assets.final.batch import Batch
 from lake_assets.final.events.key_changes import BASE_POSITION
-from lake_assets.final.events.key_histories import with_truncates
 from lake_assets.final.events.reduction import KEEP, KNOWN, ORDER, order, place
 from lake_assets.final.events.staging_events import history_of
-from lake_assets.final.events.window_stats import Batch, is_late
+from lake_assets.final.modes.key_histories import with_truncates
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
 from lake_assets.ingest.staging.exactness import Reason
 from lake_assets.lake import quote
-from lake_assets.tables.merge_pruning import prune
-from lake_assets.tables.spark_frames import checkpoint, over
+from lake_assets.tables.spark_frames import checkpoint, cols
 
 # The operation that removes a stored copy which never existed, according to late events.
 REMOVE = "remove"
@@ -47,28 +46,26 @@ def copies_or_repeats() -> Reason:
     )
 
 
-def changed_copies(target: Target, batch: Batch) -> tuple[DataFrame, list[str]]:
+def changed_copies(batch: Batch) -> tuple[DataFrame, list[str]]:
     """Return one row per copy that the window adds or removes, in the form that `scd1` writes, and readable reasons.
 
     If the window has a truncate, or the table is rebuilt, these are all copies of all rows.
     """
-    stats, deletes, why = batch.stats, target.spec.deletes, ["each event adds or removes one copy of its row"]
-    emptied = bool(stats.truncated) and deletes != "ignore"
-    late, events = None, batch.events
-    if stats.late:
+    target, why = batch.target, ["each event adds or removes one copy of its row"]
+    late = None
+    if batch.stats.late:
         why.append("late or repeated events: the copies of their rows are counted from their whole history")
-        history = _once(target, history_of(target, batch.head.snapshot))
-        late = None if emptied else checkpoint(_rows_of(batch.events.where(is_late(target, batch.before))))
-        events = history
+        events = _once(target, history_of(target, batch.head.snapshot))
+        late = None if batch.is_emptied else checkpoint(_rows_of(batch.late_events))
     else:
-        events = _once(target, events)
-    counted = checkpoint(_count(target, events, late, batch, emptied=emptied))
+        events = _once(target, batch.events)
+    counted = checkpoint(_count(batch, events, late))
     sums = counted.agg(F.sum("lost").alias("lost"), F.sum("doubtful").alias("doubtful")).collect()[0]
     if sums["lost"]:
         batch.details["deletes_without_row"] = int(sums["lost"])
     if sums["doubtful"]:
         batch.details[DOUBTFUL] = int(sums["doubtful"])
-    return _as_changes(target, counted, everything=emptied or target.is_new), why
+    return _as_changes(target, counted, everything=batch.is_emptied or target.is_new), why
 
 
 def _rows_of(events: DataFrame) -> DataFrame:
@@ -100,17 +97,16 @@ def _once(target: Target, events: DataFrame) -> DataFrame:
     return rows.where(~may_repeat | (F.col("_first") == 1)).drop("_run", "_part", "_again", "_nth", "_first")
 
 
-def _count(target: Target, events: DataFrame, late: DataFrame | None, batch: Batch, *, emptied: bool) -> DataFrame:
+def _count(batch: Batch, events: DataFrame, late: DataFrame | None) -> DataFrame:
     """Count the copies of each row that the window changes.
 
     Returns:
         One row per `__row`: `image` with its values, `n` copies now and `most` copies ever, `n0` and `most0` the same
         as stored, and `lost` the number of deletes without a copy to remove.
     """
-    deletes = target.spec.deletes
-    keys = checkpoint(_rows_of(events if emptied else batch.events))
-    is_stored = not (emptied or target.is_new)
-    stored = checkpoint(_stored(target, keys)) if is_stored else None
+    target, deletes = batch.target, batch.target.spec.deletes
+    keys = checkpoint(_rows_of(events if batch.is_emptied else batch.events))
+    stored = checkpoint(_stored(batch, keys)) if not (batch.is_emptied or target.is_new) else None
     rows = events.join(keys, ROW, "left_semi")
     if late is not None:
         # For other rows, the stored copies replace all events before the window.
@@ -125,7 +121,7 @@ def _count(target: Target, events: DataFrame, late: DataFrame | None, batch: Bat
     elif (last := truncates.agg(F.max(F.expr(ORDER)).alias("last")).collect()[0]["last"]) is not None:
         rows = rows.where(order() > place(last))
     columns = [c for c in target.columns if c not in (ROW, COPY)]
-    image = F.struct(*(F.col(quote(c)) for c in columns))
+    image = F.struct(*cols(columns))
     steps = rows.select(
         ROW, SEQUENCE, POSITION, INDEX, OP, F.when(F.col(OP) != TRUNCATE, image).alias("image"),
         F.expr(f"CASE {OP} WHEN '{DELETE}' THEN -1L WHEN '{TRUNCATE}' THEN 0L ELSE 1L END").alias(_BY),
@@ -171,17 +167,11 @@ def _fold(steps: DataFrame) -> DataFrame:
     )
 
 
-def _stored(target: Target, keys: DataFrame) -> DataFrame:
+def _stored(batch: Batch, keys: DataFrame) -> DataFrame:
     """Return the stored number of copies of these rows: `n0` current ones, `most0` including soft-deleted ones."""
-    lake, table = target.lake, target.spec.table
-    pruning = prune(keys, (ROW,), lake.table(table), types=target.types)
-    where = f" WHERE {pruning.condition}" if pruning.condition else ""
-    sql = f"SELECT * FROM {lake.sql_name(table)} t{where}"
-    rows = over(lake.spark(), sql, {}, pruning.values)
-    is_current = ~F.col(DELETED) if DELETED in target.own else F.lit(True)
-    return rows.join(keys, ROW, "left_semi").groupBy(ROW).agg(
-        F.count_if(is_current).alias("n0"), F.count("*").alias("most0")
-    )  # fmt: skip
+    is_current = ~F.col(DELETED) if DELETED in batch.target.own else F.lit(True)
+    counts = (F.count_if(is_current).alias("n0"), F.count("*").alias("most0"))
+    return batch.stored_rows(keys, by=[ROW]).groupBy(ROW).agg(*counts)
 
 
 def _as_changes(target: Target, counted: DataFrame, *, everything: bool) -> DataFrame:

@@ -6,97 +6,77 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from lake_assets.final.added_columns import DELETED
+from lake_assets.final.batch import Batch, as_events
 from lake_assets.final.events.key_changes import PRESENT
-from lake_assets.final.events.key_histories import Needs, needs, with_truncates
 from lake_assets.final.events.reduction import KEEP, KNOWN, latest, order, place
 from lake_assets.final.events.staging_events import keys_of, states_of
-from lake_assets.final.events.window_stats import Batch, Stats
+from lake_assets.final.modes.key_histories import Needs, needs, with_truncates
 from lake_assets.final.modes.partition_overwrite import overwrite
 from lake_assets.final.modes.row_copies import REMOVE, changed_copies
-from lake_assets.final.stored_rows import as_events, merge_rows, prune_by, replace_rows, stored_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote, thresholds
 from lake_assets.lake.names import literal
 from lake_assets.tables.merge_pruning import Pruning
-from lake_assets.tables.spark_frames import checkpoint, together
+from lake_assets.tables.spark_frames import checkpoint, cols, together
 
 
-def apply(target: Target, batch: Batch) -> tuple[str, str]:
+def apply(batch: Batch) -> tuple[str, str]:
     """Write the keys of the window, by MERGE or by partitions; return strategy and reason."""
-    stats, deletes = batch.stats, target.spec.deletes
-    if target.spec.by_row:
-        return _apply_copies(target, batch)
-    needed = needs(target, batch)
-    why, emptied = list(needed.why), bool(stats.truncated) and deletes != "ignore"
-    if needed.lost:
-        batch.details["inserts_without_old_row"] = needed.lost
-    if emptied:
-        why.append("the source was truncated")
-    rows = _rows(target, batch, needed)
-    special = needed.late is not None or needed.tied is not None
+    target, events = batch.target, batch.stats.events
+    rows, why, is_simple = _changes(batch)
     # Rows from a few persisted events are as quickly computed twice as persisted.
-    persisted = not special and (stats.events > thresholds.LITERAL_KEYS or target.spec.write != "merge")
-    rows = checkpoint(rows) if special else rows.persist() if persisted else rows
+    is_persisted = is_simple and (events > thresholds.LITERAL_KEYS or target.spec.write != "merge")
+    rows = checkpoint(rows) if not is_simple else rows.persist() if is_persisted else rows
     try:
         if target.is_new:
-            return "rebuild", replace_rows(target, _rows_to_insert(target, rows), batch)
+            return "rebuild", batch.replace(_rows_to_insert(target, rows))
+        if batch.is_emptied:
+            why.append("the source was truncated")
         if target.spec.write == "overwrite-partitions":
-            written, detail = overwrite(target, rows, batch, emptied=emptied)
-            if written:
+            is_written, detail = overwrite(batch, rows)
+            if is_written:
                 return "overwrite", "; ".join([*why, detail])
             why.append(f"merged, since {detail}")
         # A truncate leaves nothing to prune: every row that is not in the window is deleted.
-        pruning = None if emptied else prune_by(target, rows, None if special else stats.events)
-        unconditionally = not special and pruning is not None and _skips_comparison(target, stats, pruning)
+        pruning = None if batch.is_emptied else batch.pruning(rows, at_most=events if is_simple else None)
+        unconditionally = is_simple and pruning is not None and _skips_comparison(batch, pruning)
         if unconditionally:
             why.append("the events have all columns: stored rows are matched by their keys only")
-        _merge(target, rows, pruning, batch, unconditionally=unconditionally)
+        _merge(batch, rows, pruning, unconditionally=unconditionally)
     finally:
-        if persisted:
+        if is_persisted:
             rows.unpersist()
     return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
 
 
-def _apply_copies(target: Target, batch: Batch) -> tuple[str, str]:
-    """Write the row copies that the window adds and removes; return strategy and reason."""
-    rows, why = changed_copies(target, batch)
-    rows = checkpoint(rows)
-    if target.is_new:
-        return "rebuild", replace_rows(target, _rows_to_insert(target, rows), batch)
-    emptied = bool(batch.stats.truncated) and target.spec.deletes != "ignore"
-    if emptied:
-        why.append("the source was truncated")
-    if target.spec.write == "overwrite-partitions":
-        written, detail = overwrite(target, rows, batch, emptied=emptied)
-        if written:
-            return "overwrite", "; ".join([*why, detail])
-        why.append(f"merged, since {detail}")
-    pruning = None if emptied else prune_by(target, rows)
-    _merge(target, rows, pruning, batch, unconditionally=False)
-    return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
-
-
-def rebuild(target: Target, batch: Batch) -> DataFrame:
+def rows_of(batch: Batch) -> DataFrame:
     """Return the rows of the table, computed from all of staging."""
-    if target.spec.by_row:
-        return _rows_to_insert(target, changed_copies(target, batch)[0])
-    return _rows_to_insert(target, _rows(target, batch, needs(target, batch)))
+    return _rows_to_insert(batch.target, _changes(batch)[0])
 
 
-def _skips_comparison(target: Target, stats: Stats, pruning: Pruning) -> bool:
+def _changes(batch: Batch) -> tuple[DataFrame, list[str], bool]:
+    """Return one row per key that the window changes, reasons, and whether they follow from its events alone."""
+    if batch.target.spec.by_row:
+        return *changed_copies(batch), False
+    needed = needs(batch)
+    return _rows(batch, needed), list(needed.why), needed.late is None and needed.tied is None
+
+
+def _skips_comparison(batch: Batch, pruning: Pruning) -> bool:
     """Whether updated rows are written without comparing them with the stored rows.
 
     In a large table, reading all columns takes several times as long as reading the key columns. The comparison avoids
     writing unchanged rows. It matters only for repeated events (these are late) and for events that change columns
     which the table does not have.
     """
-    return pruning.is_large and target.spec.deletes == "hard" and not stats.unavailable and not target.spec.columns
+    spec = batch.target.spec
+    return pruning.is_large and spec.deletes == "hard" and not batch.stats.unavailable and not spec.columns
 
 
-def _rows(target: Target, batch: Batch, needed: Needs) -> DataFrame:
+def _rows(batch: Batch, needed: Needs) -> DataFrame:
     """Return one row per key that the window changes."""
-    names, key, stats, deletes = target.columns, target.key, batch.stats, target.spec.deletes
+    target, key, stats, deletes = batch.target, batch.target.key, batch.stats, batch.target.spec.deletes
     events, late, tied, history = batch.events, needed.late, needed.tied, needed.history
     truncated = stats.truncated
     if history is not None:
@@ -113,7 +93,7 @@ def _rows(target: Target, batch: Batch, needed: Needs) -> DataFrame:
         else:
             special.append(key_events)
     if tied is not None:
-        before = checkpoint(stored_rows(target, tied))
+        before = checkpoint(batch.stored_rows(tied))
         stored = as_events(target, before, READ)
         if deletes == "soft":
             stored = stored.unionByName(as_events(target, before.where(F.col(DELETED)), DELETE, 1))
@@ -132,7 +112,8 @@ def _rows(target: Target, batch: Batch, needed: Needs) -> DataFrame:
         if soft and truncated:
             cut = with_truncates(simple.where(F.col(OP) != TRUNCATE), keys_of(target, simple), batch.events, key)
             simple = cut.withColumn(OP, F.when(F.col(OP) == TRUNCATE, DELETE).otherwise(F.col(OP)))
-        parts.append(latest(simple, key, names, with_unavailable=bool(stats.unavailable), with_deleted=soft))
+        omits = bool(stats.unavailable)
+        parts.append(latest(simple, key, target.columns, with_unavailable=omits, with_deleted=soft))
     if special:
         states.append(states_of(target, together(special), omits_values=needed.omits_values))
     if states:
@@ -159,8 +140,8 @@ def _last(target: Target, states: DataFrame) -> DataFrame:
     is_write = ~F.col(OP).isin(DELETE, TRUNCATE)
     if deletes == "ignore":
         states = states.where(is_write)
-    image = F.struct(*(F.col(quote(c)) for c in names))
-    last = states.groupBy(*(F.col(quote(k)) for k in key)).agg(
+    image = F.struct(*cols(names))
+    last = states.groupBy(*cols(key)).agg(
         F.max_by(image, order()).alias("__last"),
         F.max_by(PRESENT, order()).alias("__present"),
         F.max(is_write).alias(KNOWN),
@@ -181,13 +162,12 @@ def _rows_to_insert(target: Target, rows: DataFrame) -> DataFrame:
     return rows.where(KNOWN).withColumn(DELETED, deleted) if DELETED in target.own else rows.where(~deleted)
 
 
-def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batch, *, unconditionally: bool) -> None:
+def _merge(batch: Batch, rows: DataFrame, pruning: Pruning | None, *, unconditionally: bool) -> None:
     """MERGE one row per key; without `pruning`, rows missing from `rows` are deleted (a truncate came first)."""
-    types, soft = target.types, DELETED in target.own
-    names = target.columns
+    target, types, names = batch.target, batch.types, batch.target.columns
+    soft = DELETED in target.own
     rest = [c for c in names if c not in target.key]
     rows = rows.selectExpr(*(f"CAST({quote(c)} AS {types[c]}) AS {quote(c)}" for c in names), OP, KEEP, KNOWN)
-    on = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in target.key)
     new = {c: f"s.{quote(c)}" for c in rest}
     if not unconditionally:
         new = {
@@ -211,4 +191,4 @@ def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batc
         f"VALUES ({', '.join(values.values())})",
         *([f"WHEN NOT MATCHED BY SOURCE {delete_missing}"] if pruning is None else []),
     ]
-    merge_rows(target, rows, on, clauses, pruning, batch)
+    batch.merge(rows, target.is_same_row, clauses, pruning)

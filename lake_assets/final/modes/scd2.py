@@ -17,68 +17,66 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.final.added_columns import CURRENT, FROM, TO
+from lake_assets.final.batch import Batch, as_events
 from lake_assets.final.events.key_changes import PRESENT
-from lake_assets.final.events.key_histories import Needs, needs, with_truncates
 from lake_assets.final.events.reduction import happened
 from lake_assets.final.events.staging_events import keys_of, states_of
-from lake_assets.final.events.window_stats import Batch
-from lake_assets.final.stored_rows import as_events, merge_rows, prune_by, replace_rows, stored_rows
+from lake_assets.final.modes.key_histories import Needs, needs, with_truncates
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import checkpoint, together
+from lake_assets.tables.spark_frames import checkpoint, cols, together
+from lake_assets.tables.writing.branch_writer import insert
 
 # 9999-12-31 00:00:00 UTC in seconds since 1970.
 _OPEN_END = 253_402_214_400
 _VERSION = "_version"
 
 
-def apply(target: Target, batch: Batch) -> tuple[str, str]:
+def apply(batch: Batch) -> tuple[str, str]:
     """MERGE the versions of the window's keys that differ; return strategy and reason."""
-    needed = needs(target, batch)
-    why = list(needed.why)
-    if needed.lost:
-        batch.details["inserts_without_old_row"] = needed.lost
-    if batch.stats.truncated:
-        why.append("the source was truncated")
-    rows, keys = _states(target, batch, needed)
-    computed = versions(rows, target.key, target.columns, target.tracked)
-    changes = checkpoint(_differing(target, computed, stored_rows(target, keys)))
+    target, needed = batch.target, needs(batch)
+    why = [*needed.why, *(["the source was truncated"] if batch.stats.truncated else [])]
+    computed, keys = _versions(batch, needed)
+    changes = checkpoint(_differing(batch, computed, batch.stored_rows(keys)))
     if target.is_new:
-        return "rebuild", replace_rows(target, changes, batch)
-    pruning = prune_by(target, changes)
+        return "rebuild", batch.replace(changes)
+    pruning = batch.pruning(changes)
     if not changes.limit(1).count():
         batch.writer.nothing()
         return "none", "; ".join([*why, "no version differs"])
     names = [*target.columns, *target.own]
-    sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in names if c not in (*target.key, FROM))
+    sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in names if c not in target.row_key)
     clauses = [
         f"WHEN MATCHED AND s.{OP} = '{DELETE}' THEN DELETE",
         f"WHEN MATCHED THEN UPDATE SET {sets}",
-        f"WHEN NOT MATCHED AND s.{OP} <> '{DELETE}' THEN INSERT ({', '.join(map(quote, names))}) "
-        f"VALUES ({', '.join('s.' + quote(c) for c in names)})",
+        f"WHEN NOT MATCHED AND s.{OP} <> '{DELETE}' THEN {insert(names)}",
     ]
-    on = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in (*target.key, FROM))
-    merge_rows(target, changes, on, clauses, pruning, batch)
+    batch.merge(changes, target.is_same_row, clauses, pruning)
     return "merge", "; ".join([*why, pruning.why])
 
 
-def rebuild(target: Target, batch: Batch) -> DataFrame:
+def rows_of(batch: Batch) -> DataFrame:
     """Return all versions, computed from all of staging."""
-    rows, _ = _states(target, batch, needs(target, batch))
-    return versions(rows, target.key, target.columns, target.tracked)
+    return _versions(batch, needs(batch))[0]
 
 
-def _states(target: Target, batch: Batch, needed: Needs) -> tuple[DataFrame, DataFrame | None]:
+def _versions(batch: Batch, needed: Needs) -> tuple[DataFrame, DataFrame | None]:
+    """Return the versions of the keys whose versions may differ, and these keys (None: all keys)."""
+    rows, keys = _states(batch, needed)
+    return versions(rows, batch.target.key, batch.target.columns, batch.target.tracked), keys
+
+
+def _states(batch: Batch, needed: Needs) -> tuple[DataFrame, DataFrame | None]:
     """Return the states of the keys whose versions may differ, and these keys (None: all keys)."""
-    key, late, history = list(target.key), needed.late, needed.history
+    target, key, late, history = batch.target, list(batch.target.key), needed.late, needed.history
     truncates = batch.events.where(F.col(OP) == TRUNCATE)
     keys = keys_of(target, batch.events)
     everything = bool(batch.stats.truncated)
     if everything:
         # A truncate ends all open versions. Any row may have been inserted after it and have arrived before it.
         late = checkpoint(keys_of(target, history)) if history is not None else None
-        keys = keys.union(stored_rows(target, None).select(*(F.col(quote(k)) for k in key))).distinct()
+        keys = keys.union(batch.stored_rows(None).select(*cols(key))).distinct()
     parts: list[DataFrame] = []
     separate: list[DataFrame] = []
     if late is not None and history is not None:
@@ -89,7 +87,7 @@ def _states(target: Target, batch: Batch, needed: Needs) -> tuple[DataFrame, Dat
             parts.append(key_events)
         keys = keys.join(late, key, "left_anti")
     keys = checkpoint(keys)
-    parts.append(_as_events(target, stored_rows(target, keys)))
+    parts.append(_as_events(target, batch.stored_rows(keys)))
     key_events = batch.events.join(keys, key, "left_semi")
     parts.append(with_truncates(key_events, keys, truncates, key) if everything else key_events)
     rows = together([*separate, states_of(target, together(parts), omits_values=needed.omits_values)])
@@ -100,7 +98,7 @@ def _states(target: Target, batch: Batch, needed: Needs) -> tuple[DataFrame, Dat
 
 def _as_events(target: Target, stored: DataFrame) -> DataFrame:
     """Return stored versions as the events that would produce them."""
-    number = F.row_number().over(Window.partitionBy(*(F.col(quote(k)) for k in target.key)).orderBy(FROM)) * 2
+    number = F.row_number().over(Window.partitionBy(*cols(target.key)).orderBy(FROM)) * 2
     rows = stored.withColumn("_number", number)
     opened = as_events(target, rows, READ, F.col("_number"), F.col(FROM))
     closed = as_events(target, rows.where(~F.col(CURRENT)), DELETE, F.col("_number") + 1, F.col(TO))
@@ -108,15 +106,11 @@ def _as_events(target: Target, stored: DataFrame) -> DataFrame:
 
 
 def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track: Sequence[str]) -> DataFrame:
-    """Return the versions that follow from the states of keys: `columns` and the interval.
+    """Return the versions that follow from the `states` of keys: `columns` and the interval.
 
-    Args:
-        rows: the `states` of all events of the keys.
-        key: columns that identify a row of the source.
-        columns: all columns of the row.
-        track: columns whose change opens a new version.
+    A change of the columns `track` opens a new version.
     """
-    keys = [F.col(quote(k)) for k in key]
+    keys = cols(key)
     rest = [c for c in columns if c not in key]
     ordered = Window.partitionBy(*keys).orderBy(SEQUENCE, POSITION, INDEX)
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -131,7 +125,7 @@ def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track:
         differs = differs | ~F.lag(quote(c)).over(before).eqNullSafe(F.col(quote(c)))
     starts = (F.col(PRESENT) & (~was_present | differs)) | (~F.col(PRESENT) & was_present)
     numbered = moments.withColumn(_VERSION, starts.cast("int")).withColumn(_VERSION, F.sum(_VERSION).over(before))
-    image = F.struct(*(F.col(quote(c)) for c in rest), F.col(PRESENT))
+    image = F.struct(*cols(rest), F.col(PRESENT))
     grouped = (
         numbered.where(F.col(_VERSION) > 0)
         .groupBy(*keys, _VERSION)
@@ -147,11 +141,10 @@ def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track:
     )
 
 
-def _differing(target: Target, computed: DataFrame, stored: DataFrame) -> DataFrame:
+def _differing(batch: Batch, computed: DataFrame, stored: DataFrame) -> DataFrame:
     """Return versions that differ from the stored ones, and stored versions to delete (`_op` delete)."""
-    names, identifying = [*target.columns, *target.own], [*target.key, FROM]
-    rest = [c for c in names if c not in identifying]
-    types = target.types
+    target, types, identifying = batch.target, batch.types, batch.target.row_key
+    rest = [c for c in (*target.columns, *target.own) if c not in identifying]
 
     def side(frame: DataFrame, name: str) -> DataFrame:
         return frame.select(
@@ -159,11 +152,11 @@ def _differing(target: Target, computed: DataFrame, stored: DataFrame) -> DataFr
             F.struct(*(F.col(quote(c)).cast(types[c]).alias(c) for c in rest)).alias(name),
         )
 
-    both = side(computed, "new").join(side(stored, "old"), identifying, "full_outer")
+    both = side(computed, "new").join(side(stored, "old"), list(identifying), "full_outer")
     is_obsolete = F.col("new").isNull()
     # As a whole: of a condition over every column, the optimizer derives one for each subset of the columns.
     return both.where(~F.col("new").eqNullSafe(F.col("old"))).select(
-        *(F.col(quote(c)) for c in identifying),
+        *cols(identifying),
         *(F.col(f"new.{quote(c)}").alias(c) for c in rest),
         F.when(is_obsolete, DELETE).otherwise(READ).alias(OP),
     )

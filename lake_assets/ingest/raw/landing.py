@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -43,16 +43,13 @@ from lake_assets.lake.metadata.watermark import find_property, to_properties
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, known_marks, missing_sources
-from lake_assets.tables.table_step import EmptySources, TableStep
+from lake_assets.tables.table_step import EmptySources, Pins, TableStep
 from lake_assets.tables.writing.arrow_writes import write_arrow
-from lake_assets.tables.writing.table_ddl import check_owner, set_properties
-
-if TYPE_CHECKING:
-    from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.tables.writing.table_ddl import check_owner_in, set_properties
 
 
 @dataclass(frozen=True)
-class RawStep(TableStep[RawSpec]):
+class RawStep(TableStep[RawSpec, Pins]):
     """Landing: records of new files, or of a source table, as they arrived."""
 
     is_only_writer: ClassVar[bool] = False
@@ -86,14 +83,12 @@ class RawStep(TableStep[RawSpec]):
         """Return the window of the source table, if it has one."""
         return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
 
-    def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
-    ) -> list[Window]:
+    def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
         """Return all new files, which one step lands in several commits, or a batch of a source table's snapshots."""
         windows = self.windows(lake, table, sources)
         return [cut(w, sources[w.source], self.spec.batch) for w in windows]
 
-    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
         """Land new files, or new records of the source table."""
         began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
         if spec.source and not lake.exists(spec.source):
@@ -297,7 +292,7 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
 def _begun(lake: LakeBase, spec: RawSpec) -> Table:
     """Return the raw table, with the rejects of all of its landings copied."""
     raw = ensure_raw(lake, spec.table, spec.pipeline)
-    check_owner(lake, spec.table, spec.pipeline)
+    check_owner_in(lake.table(spec.table), spec.table, spec.pipeline)
     rejects.catch_up(lake, spec.table)
     return raw
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -39,23 +39,20 @@ from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from lake_assets.ingest.staging.tombstone_events import with_deletes
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.rows_in_memory import rows_in_memory
-from lake_assets.tables.batch_limits import cut_unless_rebuilt, left_behind
+from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import routed
 from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
-from lake_assets.tables.table_step import REQUESTED, EmptySources, TableStep, loaded
+from lake_assets.tables.table_step import REQUESTED, EmptySources, Pins, TableStep, tables_of
 from lake_assets.tables.writing.publication import loaded_again
 from lake_assets.tables.writing.table_ddl import key_in, key_set_of
 from lake_assets.tables.writing.table_writer import TableWriter
 
-if TYPE_CHECKING:
-    from lake_assets.models.steps.snapshot_pins import SnapshotPins
-
 
 @dataclass(frozen=True)
-class StagingStep(TableStep[StagingSpec]):
+class StagingStep(TableStep[StagingSpec, Pins]):
     """Parsing: the typed change events of one source table."""
 
     has_rejects: ClassVar[bool] = True
@@ -70,19 +67,17 @@ class StagingStep(TableStep[StagingSpec]):
         """Return the window of the raw table, from the first commit with records for this table."""
         return [pending_of(self.spec, table, raw)[0] for raw in sources.values()]
 
-    def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
-    ) -> list[Window]:
+    def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
         """Return the batch, or the whole window if every record is read again."""
         windows = [(pending_of(self.spec, table, raw), raw) for raw in sources.values()]
-        return [cut_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in windows]
+        return [window if why else cut(window, raw, self.spec.batch) for (window, why), raw in windows]
 
     def due(self, lake: LakeBase, *, rebuild: bool) -> DueRecords | Outcome:
         """Return the records to read, or the outcome if there is nothing to do.
 
         The window may be empty: then only columns are due to be renamed.
         """
-        found = loaded(lake, self.spec)
+        found = tables_of(lake, self.spec)
         if isinstance(found, Outcome):
             return found
         name, table, raw = str(self.spec.table), found.table, found.sources[self.spec.raw]
@@ -92,7 +87,7 @@ class StagingStep(TableStep[StagingSpec]):
             window, reread = Window(spec.raw, None, head_of(raw)), REQUESTED
         else:
             window, reread = pending_of(spec, table, raw)
-        window = cut_unless_rebuilt(window, reread, raw, spec.batch)
+        window = window if reread else cut(window, raw, spec.batch)
         due = DueRecords(lake, spec, table, raw, window, reread or "", rebuild)
         if why := due.reason_to_wait():
             return Outcome(name, "waiting", why=why)
@@ -102,7 +97,7 @@ class StagingStep(TableStep[StagingSpec]):
             return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
         return Outcome(name, "nothing")
 
-    def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
         """Append the events of new records; see `stage`."""
         return self.stage(lake, rebuild=rebuild)
 

@@ -24,7 +24,7 @@ from lake_assets.tables.pending_windows import Window, continues, head_of, known
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_step import REQUESTED, Loaded, TableStep, loaded
+from lake_assets.tables.table_step import REQUESTED, StepTables, TableStep, tables_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 
@@ -41,7 +41,7 @@ M = TypeVar("M", bound=DeclaredModel)
 
 
 @dataclass(frozen=True)
-class DueModel(Loaded):
+class DueModel(StepTables):
     """A model's step with something to do.
 
     Attributes:
@@ -102,7 +102,7 @@ class ComputedModel:
 
 
 @dataclass(frozen=True)
-class ModelStep(TableStep[M]):
+class ModelStep(TableStep[M, SnapshotPins]):
     """Maintaining the rows that a model computes from its sources."""
 
     @property
@@ -217,7 +217,7 @@ class ModelStep(TableStep[M]):
             pins: see `next_of`.
             rebuild: why the table is rebuilt in full; empty if it is not.
         """
-        found = loaded(lake, self.spec, self.lookups)
+        found = tables_of(lake, self.spec, self.lookups)
         if isinstance(found, Outcome):
             return found
         windows, begun = self.next_of(lake, found.table, found.sources, pins, rebuild=bool(rebuild))

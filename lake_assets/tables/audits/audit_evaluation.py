@@ -89,14 +89,7 @@ class AuditedRows:
 def check_audits(
     lake: LakeBase, table: TableId, audits: Sequence[Audit], key: Sequence[str], types: Mapping[str, str]
 ) -> None:
-    """Refuse audits that do not match a table.
-
-    Args:
-        lake: the lake.
-        table: the audited table.
-        audits: the declared audits.
-        key: columns that identify the table's rows; empty: no key.
-        types: the table's columns with Spark SQL types.
+    """Refuse audits that do not match a table with this key and these columns, by Spark SQL type.
 
     Raises:
         PipelineError: a column is missing, a value does not have its column's type, or Spark does not accept the SQL.
@@ -143,28 +136,16 @@ def unique_columns(audit: Unique, key: Sequence[str]) -> tuple[str, ...]:
 
 
 class Evaluation:
-    """Evaluates the audits of one table."""
+    """Evaluates the audits of one table; an empty key: its rows have none."""
 
     def __init__(self, lake: LakeBase, table: TableId, key: Sequence[str], state: AuditedRows) -> None:
-        """
-        Args:
-            lake: the lake.
-            table: the audited table.
-            key: columns that identify the table's rows; empty: no key.
-            state: the rows.
-        """
         # Without guards, other rows of the same file would decide whether a row with NaN counts as a violation.
         new_rows = guarded_rows(state.new_rows) if state.new_rows is not None else None
         self._lake, self._table, self._key = lake, table, tuple(key)
         self._state = replace(state, rows=guarded_rows(state.rows), new_rows=new_rows)
 
     def findings(self, audits: Sequence[Audit], passed: Sequence[Audit]) -> tuple[Finding, ...]:
-        """Return one finding per audit.
-
-        Args:
-            audits: the audits to evaluate.
-            passed: the audits that the table passed before the batch: only the new rows can violate them.
-        """
+        """Return one finding per audit; only new rows can violate those that the table `passed` before the batch."""
         findings: dict[str, Finding] = {}
         state = self._state
         for group, rows, which in (

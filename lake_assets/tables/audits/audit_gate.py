@@ -38,13 +38,6 @@ class Gate:
     """
 
     def __init__(self, lake: LakeBase, table: TableId, audits: Sequence[Audit], key: Sequence[str] = ()) -> None:
-        """
-        Args:
-            lake: the lake.
-            table: the audited table.
-            audits: the declared audits.
-            key: columns that identify the table's rows; empty: no key.
-        """
         self._lake, self._table, self._audits, self._key = lake, table, tuple(audits), tuple(key)
         self.findings: tuple[Finding, ...] = ()
 
@@ -59,15 +52,7 @@ class Gate:
         return self if self.is_blocking else None
 
     def check(self, types: Mapping[str, str]) -> None:
-        """Refuse audits that do not match the table, before anything is written.
-
-        Args:
-            types: the table's columns with Spark SQL types.
-
-        Raises:
-            PipelineError: a column is missing, a value does not have the type of its column, or Spark does not accept
-                the SQL.
-        """
+        """Refuse audits that do not match the table's columns, by Spark SQL type; see `check_audits`."""
         check_audits(self._lake, self._table, self._audits, self._key, types)
 
     def properties(self, table: Table) -> dict[str, str]:
@@ -76,11 +61,7 @@ class Gate:
         return {AUDITED_PROPERTY: json.dumps(names)} if names else {}
 
     def audit_branch(self, branch: str, base: Table) -> None:
-        """Evaluate the audits on a branch.
-
-        Args:
-            branch: its name.
-            base: the table when the branch was created.
+        """Evaluate the audits on a branch that was created when the table was `base`.
 
         Raises:
             AuditFailedError: a blocking audit fails. The branch is kept as `FAILED_BRANCH`.
@@ -106,10 +87,7 @@ class Gate:
             )
 
     def audit_rows(self, rows: DataFrame) -> DataFrame:
-        """Evaluate the audits on rows that will replace the table.
-
-        Returns:
-            The same rows, computed once.
+        """Evaluate the audits on rows that will replace the table; return the same rows, computed once.
 
         Raises:
             AuditFailedError: a blocking audit fails.
@@ -128,9 +106,7 @@ class Gate:
     def audit_published(self, snapshot: int | None, before: int | None = None) -> tuple[Finding, ...]:
         """Evaluate the audits on a published snapshot, unless that was done before publishing.
 
-        Args:
-            snapshot: the snapshot of the table.
-            before: the snapshot before the batch; None: no such snapshot, or it does not matter.
+        `before` is the snapshot before the batch; None: there was none, or it does not matter.
         """
         if self.findings or not self._audits or snapshot is None:
             return self.findings

@@ -87,18 +87,10 @@ class Unique(Audit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnAudit(Audit, ABC):
-    """A condition on one column that each row meets or violates by itself."""
+class OneColumnAudit(Audit):
+    """A condition on one column."""
 
     column: str
-
-    @abstractmethod
-    def violation(self, kind: str) -> str:
-        """Return SQL of a condition, never null: a row violates the audit.
-
-        Args:
-            kind: the SQL type of the column.
-        """
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -108,6 +100,15 @@ class ColumnAudit(Audit, ABC):
     def spelled_as(self, columns: Iterable[str]) -> Self:
         """See `Audit`."""
         return replace(self, column=spelled(self.column, columns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnAudit(OneColumnAudit, ABC):
+    """A condition on one column that each row meets or violates by itself."""
+
+    @abstractmethod
+    def violation(self, kind: str) -> str:
+        """Return SQL of a condition, never null: a row violates the audit of its column, which has this SQL type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ class AcceptedValues(ColumnAudit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relationship(Audit):
+class Relationship(OneColumnAudit):
     """Every non-null value of a column exists in a column of another table.
 
     Attributes:
@@ -151,23 +152,13 @@ class Relationship(Audit):
         other: the column of that table.
     """
 
-    column: str
     table: TableId
     other: str
-
-    def spelled_as(self, columns: Iterable[str]) -> Self:
-        """See `Audit`."""
-        return replace(self, column=spelled(self.column, columns))
 
     @property
     def description(self) -> str:
         """See `Audit`."""
         return f"Every non-null {self.column} exists in {self.table}.{self.other}."
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """See `Audit`."""
-        return (self.column,)
 
     @property
     def reads(self) -> tuple[TableId, ...]:

@@ -93,11 +93,7 @@ class Partitions:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, table: TableId, types: Mapping[str, str]) -> None:
-        """Refuse a declaration that does not match the table.
-
-        Args:
-            table: its name, for messages.
-            types: its columns with Spark SQL types.
+        """Refuse a declaration that does not match the table's columns, by Spark SQL type.
 
         Raises:
             PipelineError: the column is missing, or its type does not support these partitions.
@@ -133,10 +129,9 @@ class Partitions:
                 raise PipelineError(f"{at}: `values` has {value!r}, and {by} is {kind}")
 
     def is_aligned(self, kind: str) -> bool:
-        """Whether no Iceberg partition has rows of two keys: Iceberg's hours, days and months are in UTC.
+        """Whether no Iceberg partition of a column of this Spark SQL type has rows of two keys.
 
-        Args:
-            kind: the Spark SQL type of the column.
+        Iceberg's hours, days and months are in UTC.
         """
         if self.every is None or kind != "timestamp":
             return True
@@ -148,8 +143,7 @@ class Partitions:
     def key_of(self, value: Any) -> str | None:
         """Return the key of a value's partition; None: no partition (a time that is null).
 
-        Args:
-            value: a datetime (without a zone: in local time of the zone), date, text, number or boolean.
+        A datetime without a zone is in local time of the declared zone.
         """
         if self.every is not None:
             return None if value is None else self._time_key(value)
@@ -213,11 +207,7 @@ class Partitions:
         return at.replace(tzinfo=zone).astimezone(UTC)
 
     def condition(self, keys: Collection[str], kind: str) -> str:
-        """Return SQL of a condition over the table's columns: a row belongs to one of the partitions.
-
-        Args:
-            keys: keys of the partitions.
-            kind: the Spark SQL type of the column.
+        """Return SQL of a condition: a row, whose column has this Spark SQL type, belongs to one of the partitions.
 
         Raises:
             PipelineError: a key does not match this declaration.
@@ -274,9 +264,6 @@ class Partitions:
         """Return SQL of the value to group rows by, to find their keys: almost all groups have one key.
 
         A group has two keys at boundaries of partitions that are not on a quarter of an hour.
-
-        Args:
-            kind: the Spark SQL type of the column.
         """
         number = self.number(kind)
         # All current offsets of time zones are multiples of a quarter of an hour.

@@ -80,12 +80,10 @@ class BranchWriter:
                 self.append_to(branch, self.lake.spark().table(self.name).limit(0))
 
     def append(self, rows: DataFrame, before_publishing: Callable[[], Mapping[str, str] | None] | None = None) -> None:
-        """Add rows.
+        """Add rows with the table's columns.
 
-        Args:
-            rows: rows with the table's columns.
-            before_publishing: called after the rows are written, before they are published; returns table properties
-                to set with them.
+        `before_publishing` is called after they are written; it returns table properties to set when they are
+        published.
         """
         with self.branch() as branch:
             self.append_to(branch, rows)
@@ -106,11 +104,7 @@ class BranchWriter:
     ) -> None:
         """Replace the rows of a branch that meet a condition.
 
-        Args:
-            branch: the branch.
-            rows: the new rows.
-            where: the condition.
-            changed: how many rows are inserted, updated and deleted, of those that are written.
+        `changed`: how many rows are inserted, updated and deleted, of those that are written.
         """
         with committing(self.lake.spark(), self.table, None, count_properties(*changed) if changed else None):
             rows.select(*map(quote, self.types)).writeTo(branch.name).overwrite(F.expr(where))

@@ -40,13 +40,7 @@ _LOST = (MovedError, CommitFailedException)
 def committing(
     spark: SparkSession, table: TableId, marks: Watermarks | None, more: Mapping[str, str] | None = None
 ) -> Generator[None]:
-    """Add `marks` to the summary of every Iceberg commit of this session within the context.
-
-    Args:
-        spark: the session.
-        table: the written table.
-        marks: the watermarks; None: unchanged.
-        more: other properties.
+    """Add watermarks (None: unchanged) and more properties to every Iceberg commit of this session within the context.
 
     Raises:
         ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.

@@ -63,14 +63,12 @@ def create(
     Raises:
         TableClaimedError: the table belongs to another pipeline.
     """
-    if lake.exists(table):
-        check_owner(lake, table, pipeline)
-        return
-    lake.ensure_namespace(table.namespace)
-    body = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
-    definition = _definition(lake.location_of(table), definition_of(pipeline, key, properties), partitioned_by)
-    lake.spark().sql(f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) {definition}")
-    check_owner(lake, table, pipeline)
+    if not lake.exists(table):
+        lake.ensure_namespace(table.namespace)
+        body = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
+        definition = _definition(lake.location_of(table), definition_of(pipeline, key, properties), partitioned_by)
+        lake.spark().sql(f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) {definition}")
+    check_owner_in(lake.table(table), table, pipeline)
 
 
 def replace_table(
@@ -168,13 +166,8 @@ def set_properties(lake: LakeBase, table: TableId, properties: Mapping[str, str]
         raise lost(table, e) from e
 
 
-def check_owner(lake: LakeBase, table: TableId, pipeline: str) -> None:
-    """Raise TableClaimedError if a table was not created by this pipeline."""
-    check_owner_in(lake.table(table), table, pipeline)
-
-
 def check_owner_in(loaded: Table, table: TableId, pipeline: str) -> None:
-    """Like `check_owner`, for a loaded table."""
+    """Raise TableClaimedError if a loaded table was not created by this pipeline."""
     owner = loaded.properties.get(PIPELINE_PROPERTY)
     if owner != pipeline:
         by = f"belongs to pipeline {owner!r}" if owner else "was not created by a pipeline"
@@ -219,15 +212,10 @@ def key_in(table: Table) -> tuple[str, ...]:
 
 
 def key_set_of(table: Table, keys: Sequence[tuple[str, ...]], rename: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the declared key that a staging table uses; empty: it has the columns of none.
+    """Return the declared key that a staging table uses, by names in the lake; empty: it has the columns of none.
 
     A table keeps its key even if it later gets all columns of an earlier declared key: existing rows have no values in
     them. If its key is no longer declared, it is the first declared key whose columns all exist.
-
-    Args:
-        table: the loaded staging table.
-        keys: the declared keys.
-        rename: source names to names in the lake.
     """
     stored = tuple(json.loads(table.properties.get(KEY_SET_PROPERTY, "[]")))
     if stored in keys:

@@ -70,9 +70,7 @@ class TableState:
     def changed(self, now: TableState, *, but: Iterable[str] = ()) -> str:
         """Return what another writer has changed since this state, for people; empty: nothing.
 
-        Args:
-            now: the later state.
-            but: fields of `ids` that the step itself may have changed.
+        `but` are fields of `ids` that the step itself may have changed.
         """
         if now.uuid != self.uuid:
             return "it was dropped and created again"

@@ -19,7 +19,7 @@ from lake_assets.tables.partitioning.table_partitions import Partitions
 
 
 @dataclass(frozen=True)
-class Touched:
+class PartitionChange:
     """The changes of one partition.
 
     Attributes:
@@ -34,11 +34,11 @@ class Touched:
     files: int | None = 0
     bytes: int | None = 0
 
-    def __add__(self, other: Touched) -> Touched:
+    def __add__(self, other: PartitionChange) -> PartitionChange:
         def both(a: int | None, b: int | None) -> int | None:
             return None if a is None or b is None else a + b
 
-        return Touched(
+        return PartitionChange(
             both(self.came, other.came),
             both(self.went, other.went),
             both(self.files, other.files),
@@ -46,16 +46,16 @@ class Touched:
         )
 
 
-def touched(
+def partition_changes(
     lake: LakeBase, table: TableId, by: Partitions, start: int | None, end: int | None = None
-) -> dict[str | None, Touched]:
+) -> dict[str | None, PartitionChange]:
     """Return the changes of each partition that the snapshots of a window touched.
 
     A row that moves to another partition touches both. Compaction touches no partition. A commit that replaces all rows
-    touches all partitions, whether their rows differ or not.
+    touches all partitions, whether their rows differ or not. Spark is started only if metadata is not sufficient.
 
     Args:
-        lake: Spark is started only if metadata is not sufficient.
+        lake: the lake.
         table: the table.
         by: its partitions.
         start: the snapshot before the window; None: the window starts with the table.
@@ -71,7 +71,7 @@ def touched(
         if captured.is_empty:
             return {}
         by = by.spelled_as(captured.schema.column_names)
-        changes: dict[str | None, Touched] = {}
+        changes: dict[str | None, PartitionChange] = {}
         for piece in captured.pieces(by.by):
             if not piece.came and not piece.went and piece.came is not None and piece.went is not None:
                 continue
@@ -79,7 +79,9 @@ def touched(
             if keys is None:
                 return _of_rows(lake, captured, by)
             for key in keys:
-                changes[key] = changes.get(key, Touched()) + Touched(piece.came, piece.went, 1, piece.bytes)
+                changes[key] = changes.get(key, PartitionChange()) + PartitionChange(
+                    piece.came, piece.went, 1, piece.bytes
+                )
         return changes
 
 
@@ -105,7 +107,7 @@ def keys_in(by: Partitions, range_: FieldRange) -> set[str | None] | None:
     return keys if len(keys) <= 1 else None
 
 
-def _of_rows(lake: LakeBase, captured: Capture, by: Partitions) -> dict[str | None, Touched]:
+def _of_rows(lake: LakeBase, captured: Capture, by: Partitions) -> dict[str | None, PartitionChange]:
     """Return the changes per key, from the changed rows themselves."""
     # First of all: expressions need a session, and in a run that only marks partitions there is none yet.
     spark, kind = lake.spark(), kind_of(captured, by)
@@ -117,13 +119,13 @@ def _of_rows(lake: LakeBase, captured: Capture, by: Partitions) -> dict[str | No
         F.count_if(F.col(SIGN) > 0).alias("came"),
         F.count_if(F.col(SIGN) < 0).alias("went"),
     ).toArrow()
-    changes: dict[str | None, Touched] = {}
+    changes: dict[str | None, PartitionChange] = {}
     for row in groups.to_pylist():
         keys = {by.key_of(by.value_of(row[end], kind)) for end in ("low", "high")}
         several = len(keys) > 1
-        change = Touched(None if several else row["came"], None if several else row["went"], None, None)
+        change = PartitionChange(None if several else row["came"], None if several else row["went"], None, None)
         for key in keys:
-            changes[key] = changes.get(key, replace(Touched(), files=None, bytes=None)) + change
+            changes[key] = changes.get(key, replace(PartitionChange(), files=None, bytes=None)) + change
     return changes
 
 
@@ -132,15 +134,12 @@ def kind_of(captured: Capture, by: Partitions) -> str:
     return spark_type(captured.schema.find_type(by.by)).lower()
 
 
-def counted(part: Touched, updated: int) -> dict[str, int]:
+def counted(part: PartitionChange, updated: int) -> dict[str, int]:
     """Return the numbers of rows inserted, updated and deleted in a partition, as far as they follow from its changes.
 
-    An update removes a row and writes another, perhaps in another partition. So if a step updated rows, the partitions
+    An update removes a row and writes another, perhaps in another partition. So if the step `updated` rows, the
+    partitions
     of these updates are unknown.
-
-    Args:
-        part: the changes of the partition.
-        updated: number of rows that the whole step updated.
     """
     if part.came is None or part.went is None:
         return {}

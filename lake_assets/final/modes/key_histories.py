@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.final.batch import Batch
 from lake_assets.final.events.key_changes import entangled, halves, is_moved, key_side
 from lake_assets.final.events.staging_events import history_of, keys_of
-from lake_assets.final.events.window_stats import Batch, is_late
-from lake_assets.final.target import Target
 from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
-from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import checkpoint
+from lake_assets.tables.spark_frames import checkpoint, cols
 
 # The length up to which a chain of key changes is followed in each direction.
 _MOST_ROUNDS = 40
@@ -29,7 +27,6 @@ class Needs:
         tied: other keys whose stored rows are needed; None: no keys.
         history: all events of staging; None: not needed.
         omits_values: whether some inserts omit values because the row's key changed.
-        lost: the number of such inserts without a matching delete that has the values.
         why: reasons, as text for the outcome.
     """
 
@@ -37,14 +34,13 @@ class Needs:
     tied: DataFrame | None
     history: DataFrame | None
     omits_values: bool
-    lost: int
     why: tuple[str, ...]
 
 
-def needs(target: Target, batch: Batch) -> Needs:
+def needs(batch: Batch) -> Needs:
     """Find late events, key changes whose inserts omit values, and keys that temporarily have two rows."""
-    key, stats, why = target.key, batch.stats, list[str]()
-    late = keys_of(target, batch.events.where(is_late(target, batch.before))) if stats.late else None
+    target, key, stats, why = batch.target, batch.target.key, batch.stats, list[str]()
+    late = keys_of(target, batch.late_events) if stats.late else None
     tied: DataFrame | None = None
     if stats.partial_inserts:
         why.append("keys changed: omitted values come from the rows under the old keys")
@@ -64,24 +60,20 @@ def needs(target: Target, batch: Batch) -> Needs:
         # A table that ignores deletes does not show which rows the source had.
         late, tied = (late.union(tied) if late is not None else tied), None
     if late is None:
-        return Needs(
-            None,
-            checkpoint(tied.distinct()) if tied is not None else None,
-            None,
-            bool(stats.partial_inserts),
-            0,
-            tuple(why),
-        )
+        tied = checkpoint(tied.distinct()) if tied is not None else None
+        return Needs(None, tied, None, bool(stats.partial_inserts), tuple(why))
     why.append("late or repeated events: their keys are computed from their whole history")
     history = history_of(target, batch.head.snapshot)
-    late, lost, omits_values = checkpoint(late.distinct()), 0, bool(history.where(is_moved()).limit(1).count())
+    late, omits_values = checkpoint(late.distinct()), bool(history.where(is_moved()).limit(1).count())
     if omits_values:
         pairs = checkpoint(halves(history, key, target.ordering))
-        late = _connected(late, pairs, key, batch)
-        lost = _alone(history.where(is_moved()).join(late, list(key), "left_semi"), pairs).count()
+        late = _connected(late, pairs, key)
+        # Inserts without a matching delete that has the values.
+        if lost := _alone(history.where(is_moved()).join(late, list(key), "left_semi"), pairs).count():
+            batch.details["inserts_without_old_row"] = lost
     if tied is not None:
         tied = checkpoint(tied.distinct().join(late, list(key), "left_anti"))
-    return Needs(late, tied, history, omits_values, lost, tuple(why))
+    return Needs(late, tied, history, omits_values, tuple(why))
 
 
 def _alone(events: DataFrame, pairs: DataFrame) -> DataFrame:
@@ -90,7 +82,7 @@ def _alone(events: DataFrame, pairs: DataFrame) -> DataFrame:
     return events.where(is_moved()).join(paired, [POSITION, INDEX], "left_anti")
 
 
-def _connected(keys: DataFrame, pairs: DataFrame, key: Sequence[str], batch: Batch) -> DataFrame:
+def _connected(keys: DataFrame, pairs: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return `keys` and all keys that share a row with them through one or more key changes."""
     names, connected = list(key), keys
     size = connected.count()
@@ -101,7 +93,7 @@ def _connected(keys: DataFrame, pairs: DataFrame, key: Sequence[str], batch: Bat
                 *(F.col(f"{side}.k{i}").alias(k) for i, k in enumerate(names)), F.col(other_side).alias("other")
             )
             reached = neighbours.join(connected, names, "left_semi")
-            reachable.append(reached.select(*(F.col(f"other.k{i}").alias(k) for i, k in enumerate(names))))
+            reachable.append(key_side(reached, "other", names))
         connected = checkpoint(reachable[0].union(reachable[1]).union(reachable[2]).distinct())
         grown = connected.count()
         if grown == size:
@@ -112,6 +104,6 @@ def _connected(keys: DataFrame, pairs: DataFrame, key: Sequence[str], batch: Bat
 
 def with_truncates(events: DataFrame, keys: DataFrame, truncates: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the events and, for every key, a copy of each truncate."""
-    names = [F.col(quote(k)) for k in key]
+    names = cols(key)
     each = truncates.where(F.col(OP) == TRUNCATE).drop(*key).crossJoin(keys.select(*names))
-    return events.unionByName(each.select(*(F.col(quote(c)) for c in events.columns)))
+    return events.unionByName(each.select(*cols(events.columns)))

@@ -71,7 +71,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class RedoneRows:
+class Chunks:
     """Rows to redo.
 
     Attributes:
@@ -83,9 +83,9 @@ class RedoneRows:
     share: float
 
 
-def redone_rows(
+def chunks_of(
     lake: LakeBase, spec: ComputedSpec, selection: Selection, max_rows: int = thresholds.ROWS_A_CHUNK
-) -> RedoneRows:
+) -> Chunks:
     """Return the rows of a table that a selection redoes, in chunks of about `max_rows` rows.
 
     Reads the keys of a range of events with Spark, else metadata.
@@ -111,7 +111,7 @@ def redone_rows(
             ends = (f"CAST({literal(end)} AS {kind})" for end in (selection.low, selection.high))
             lake.spark().sql(f"SELECT {', '.join(ends)}").collect()
         where = f"coalesce({_between(quote(column), kind, selection.low, selection.high)}, false)"
-        return RedoneRows((RowScope(where, (column,), label),), 1.0)
+        return Chunks((RowScope(where, (column,), label),), 1.0)
     if spec.partitions is not None and spec.partitions.every is not None:
         keys = spec.partitions.keys_between(selection.low, selection.high)
         return _of_partitions(lake, spec, keys, max_rows)
@@ -122,14 +122,14 @@ def redone_rows(
     )
 
 
-def _of_partitions(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str], max_rows: int) -> RedoneRows:
+def _of_partitions(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str], max_rows: int) -> Chunks:
     table, types = lake.table(spec.table), columns_of(lake, spec.table)
     rows_of_partitions(spec, keys, types)  # refuses wrong keys before anything is counted
     present = max(1, _partitions_in(table))
     per_partition = max(1, visible_rows(table.current_snapshot()) // present)
     size = max(1, max_rows // per_partition)
     parts = tuple(rows_of_partitions(spec, part, types) for part in _parts(keys, size))
-    return RedoneRows(parts, min(1.0, len(keys) / present))
+    return Chunks(parts, min(1.0, len(keys) / present))
 
 
 def _partitions_in(table: Table) -> int:
@@ -201,7 +201,7 @@ def _read_keys(lake: LakeBase, spec: ComputedSpec, file: Path) -> DataFrame:
     return rows.select(*map(quote, key)).distinct()
 
 
-def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
+def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> Chunks:
     types = columns_of(lake, spec.table)
     names = keys.columns
     casts = (F.col(quote(n)).cast(types[n]).cast("string") for n in names)
@@ -222,9 +222,7 @@ def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
         RowScope(f"{left} IN ({', '.join(part)})", tuple(names), label if len(rows) <= most else f"{len(part):,} keys")
         for part in _parts(rows, most)
     ]
-    return RedoneRows(
-        tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot())))
-    )
+    return Chunks(tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot()))))
 
 
 @contextlib.contextmanager
