@@ -8,20 +8,8 @@ from typing import Literal
 
 from sqlglot import exp
 
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    Node,
-    Project,
-    Tree,
-    Window,
-    column,
-    refs,
-    substitute,
-    text,
-)
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import column, refs, substitute, text
 from lake_assets.models.operators.stability import Doubt, State, state, worst
 
 
@@ -40,7 +28,7 @@ class Identity:
 
     kind: Literal["group", "key", "row"]
     columns: Mapping[str, exp.Expr]
-    node: Node
+    node: op.Node
     doubt: Doubt
     is_rounded: bool
 
@@ -53,7 +41,7 @@ class Identity:
         return f"{self.doubt.why}, so {what}"
 
 
-def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
+def identity(tree: op.Tree, key: Collection[str]) -> Identity | Doubt | None:
     """Return how stored rows of a result are identified; a doubt if it prevents that; None if every computation gives
     the same rows.
 
@@ -83,25 +71,25 @@ def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
 
 
 def _groups(
-    node: Node, columns: Mapping[str, exp.Expr], until: Callable[[Node, State], bool]
-) -> tuple[Node, dict[str, exp.Expr]] | None:
+    node: op.Node, columns: Mapping[str, exp.Expr], until: Callable[[op.Node, State], bool]
+) -> tuple[op.Node, dict[str, exp.Expr]] | None:
     """Return the deepest operator above which everything is computed within groups of some result columns, and these
     columns over it; None if there is no such operator."""
     columns, of = dict(columns), state(node)
     while not until(node, of):
         match node:
-            case Filter() | Distinct():
+            case op.Filter() | op.Distinct():
                 pass
-            case Project():
+            case op.Project():
                 by = dict(node.items)
                 columns = {o: substitute(e, by) for o, e in columns.items()}
-            case Generate():
+            case op.Generate():
                 below = set(node.input.columns)
                 columns = {o: e for o, e in columns.items() if refs(e) <= below}
-            case Window():
+            case op.Window():
                 same = {text(p) for p in node.partition}
                 columns = {o: e for o, e in columns.items() if text(e) in same}
-            case Aggregate():
+            case op.Aggregate():
                 keys = dict(node.keys)
                 columns = {o: keys[e.name] for o, e in columns.items() if isinstance(e, exp.Column) and e.name in keys}
             case _:
@@ -114,8 +102,8 @@ def _groups(
     return node, columns
 
 
-def _top(node: Node) -> Aggregate | None:
+def _top(node: op.Node) -> op.Aggregate | None:
     """Return the topmost GROUP BY if only projections and filters are above it; else None."""
-    while isinstance(node, Project | Filter):
+    while isinstance(node, op.Project | op.Filter):
         node = node.input
-    return node if isinstance(node, Aggregate) and node.keys else None
+    return node if isinstance(node, op.Aggregate) and node.keys else None

@@ -8,17 +8,9 @@ from dataclasses import replace
 from sqlglot import exp
 
 from lake_assets.lake import quote
+from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.operator_deltas import Deltas, keys_of
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason, with_common_types
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Node,
-    Project,
-    SetOp,
-    Tree,
-)
 from lake_assets.models.operators.retract import retraction
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
@@ -41,7 +33,7 @@ def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
     if why := mixed_types_reason(tree.root, lambda e, node: certain_type(node, e) or ctx.type_of(e, node)):
         return ctx.plan, why
 
-    def schema_of(node: Node) -> dict[str, str]:
+    def schema_of(node: op.Node) -> dict[str, str]:
         schema = ctx.sql(ctx.rows.sql(node, "end")).schema
         return {f.name: f.dataType.simpleString() for f in schema.fields}
 
@@ -91,7 +83,7 @@ def _why_full(ctx: ModelContext) -> str:
     return f"computing everything is estimated to be cheaper: {counted}" if counted.prefers_full else ""
 
 
-def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> StepResult:
+def _changes(ctx: ModelContext, tree: op.Tree, deltas: Deltas, strategy: str) -> StepResult:
     """Write inserted and deleted rows, by key or by counting copies."""
     sql = deltas.sql(tree.root)
     if sql is None:
@@ -101,7 +93,7 @@ def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> St
     return write_change(ctx, delta, strategy, "changed rows" if ctx.plan.key else "changed rows, counted")
 
 
-def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strategy: str) -> StepResult:
+def _renewed(ctx: ModelContext, tree: op.Tree, by: Identity, deltas: Deltas, strategy: str) -> StepResult:
     """Replace the table's rows of the same identity by new rows."""
     name = ctx.lake.sql_name(ctx.spec.table)
     renewal = Renewal(tree, by, deltas, ctx.frames, ctx.rows, name, ctx.types, ctx.typed)
@@ -113,7 +105,7 @@ def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strate
     return write_change(ctx, change.sql, strategy, change.what)
 
 
-def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> StepResult:
+def _keys(ctx: ModelContext, tree: op.Tree, node: op.Node, keys: Mapping[str, str], deltas: Deltas) -> StepResult:
     """Recompute the rows of the touched keys and replace them."""
     below, _ = keys_of(node)
     changed_keys = deltas.changed_input_keys(node, below)
@@ -124,12 +116,12 @@ def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], de
     return StepResult("keys", f"{changed_keys.rows} keys recomputed")
 
 
-def grouped_input(tree: Tree) -> Node:
+def grouped_input(tree: op.Tree) -> op.Node:
     """Return the input of the topmost GROUP BY."""
     node = tree.root
-    while isinstance(node, Project):
+    while isinstance(node, op.Project):
         node = node.input
-    assert isinstance(node, Aggregate)
+    assert isinstance(node, op.Aggregate)
     return node.input
 
 
@@ -138,22 +130,22 @@ def _is_by(by: Identity, keys: Collection[str]) -> bool:
     return by.kind == "group" and set(keys) <= set(by.columns)
 
 
-def top_key(tree: Tree) -> tuple[Node, dict[str, str]] | None:
+def top_key(tree: op.Tree) -> tuple[op.Node, dict[str, str]] | None:
     """Return the topmost key operator and its key columns in the result, if the result outputs its key.
 
     The key's columns are in the operator's order.
     """
     outputs = {c: o for o, c in reversed(list(tree.outputs.items()))}
     node = tree.root
-    while isinstance(node, Project | Filter):
-        if isinstance(node, Project):
+    while isinstance(node, op.Project | op.Filter):
+        if isinstance(node, op.Project):
             outputs = {
                 e.name: outputs[n] for n, e in reversed(node.items) if isinstance(e, exp.Column) and n in outputs
             }
         node = node.input
-    if not isinstance(node, Aggregate | Distinct | SetOp) or (isinstance(node, SetOp) and node.all):
+    if not isinstance(node, op.Aggregate | op.Distinct | op.SetOp) or (isinstance(node, op.SetOp) and node.all):
         return None
-    keys = [n for n, _ in node.keys] if isinstance(node, Aggregate) else list(node.columns)
+    keys = [n for n, _ in node.keys] if isinstance(node, op.Aggregate) else list(node.columns)
     if not keys or not all(k in outputs for k in keys):
         return None
     return node, {outputs[k]: k for k in keys}

@@ -11,31 +11,10 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
+from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.operator_rows import map_to_right, map_to_side, scan_sql, within
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    FullJoin,
-    Generate,
-    InnerJoin,
-    Node,
-    Project,
-    Scan,
-    SetOp,
-    SideJoin,
-    Tree,
-    UnionAll,
-    Unit,
-    Window,
-    column,
-    equals,
-    refs,
-    scans,
-    substitute,
-    text,
-)
+from lake_assets.models.operators.query_tree import column, equals, refs, scans, substitute, text
 from lake_assets.models.steps.model_sources import Sources
 
 # Up to this many separate ranges are recomputed one by one; more are recomputed as a single range.
@@ -91,7 +70,7 @@ class Ranges:
         """Return a SQL condition: a value lies in one of the ranges."""
         return self._within(of, 0, 0)
 
-    def cut(self, scan: Scan, view: str) -> str:
+    def cut(self, scan: op.Scan, view: str) -> str:
         """Return SQL for the rows of a table that the ranges are computed from."""
         time = self.times.get(id(scan))
         if time is None or self.back is None:
@@ -114,7 +93,7 @@ class Ranges:
         return description + (" and rows without a value" if self.null else "")
 
 
-def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames: Frames) -> Ranges | str:
+def touched_ranges(tree: op.Tree, span: Span, type_: str, sources: Sources, frames: Frames) -> Ranges | str:
     """Return the ranges that the changed rows of all sources affect, or why everything is recomputed.
 
     Args:
@@ -176,37 +155,37 @@ def _units(seconds: float, kind: _Kind) -> int:
     return math.ceil(seconds * kind.second)
 
 
-def column_expressions(tree: Tree, output: str) -> dict[int, exp.Expr]:
+def column_expressions(tree: op.Tree, output: str) -> dict[int, exp.Expr]:
     """Return the expression for a column of the result in each occurrence of a table, by its `id`; occurrences without
     one are left out."""
     times: dict[int, exp.Expr] = {}
 
-    def down(node: Node, e: exp.Expr | None) -> None:
+    def down(node: op.Node, e: exp.Expr | None) -> None:
         if e is None or not refs(e):
             return
         match node:
-            case Scan():
+            case op.Scan():
                 times[id(node)] = e
-            case Unit():
+            case op.Unit():
                 pass
-            case Project():
+            case op.Project():
                 down(node.input, substitute(e, dict(node.items)))
-            case Filter() | Distinct():
+            case op.Filter() | op.Distinct():
                 down(node.input, e)
-            case Generate() | Window():
+            case op.Generate() | op.Window():
                 down(node.input, within(node.input.columns)(e))
-            case Aggregate():
+            case op.Aggregate():
                 by = dict(node.keys)
                 down(node.input, substitute(e, by) if refs(e) <= set(by) else None)
-            case InnerJoin():
+            case op.InnerJoin():
                 for side in node.inputs:
                     down(side, map_to_side(node.on, side, node)(e))
-            case SideJoin():
+            case op.SideJoin():
                 down(node.left, within(node.left.columns)(e))
                 down(node.right, map_to_right(node)(e))
-            case FullJoin():
+            case op.FullJoin():
                 _full(node, e, down)
-            case UnionAll() | SetOp():
+            case op.UnionAll() | op.SetOp():
                 for side in node.inputs:
                     down(side, e)
 
@@ -214,7 +193,7 @@ def column_expressions(tree: Tree, output: str) -> dict[int, exp.Expr]:
     return times
 
 
-def _full(node: FullJoin, e: exp.Expr, down: Callable[[Node, exp.Expr | None], None]) -> None:
+def _full(node: op.FullJoin, e: exp.Expr, down: Callable[[op.Node, exp.Expr | None], None]) -> None:
     for x, y in equals(node.on, node.left.columns, node.right.columns):
         both = (exp.Coalesce(this=a, expressions=[b]).sql(DIALECT) for a, b in ((x, y), (y, x)))
         if text(e) in both:
@@ -222,7 +201,7 @@ def _full(node: FullJoin, e: exp.Expr, down: Callable[[Node, exp.Expr | None], N
             down(node.right, y)
 
 
-def tables_without_column(tree: Tree, output: str) -> list[TableId]:
+def tables_without_column(tree: op.Tree, output: str) -> list[TableId]:
     """Return the tables with an occurrence that has no expression for a column of the result."""
     times = column_expressions(tree, output)
     return list(dict.fromkeys(s.table for s in scans(tree.root) if id(s) not in times))
