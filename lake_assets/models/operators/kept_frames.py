@@ -185,6 +185,11 @@ class _Renamed(Frame):
         return {n: original._values[c] for n, c in (self.of or {}).items() if n in self.bounds}
 
 
+def types_of(rows: DataFrame) -> dict[str, str]:
+    """Return the columns of rows with Spark's types, as simple strings."""
+    return {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+
+
 def has_bounds(kind: str) -> bool:
     """Whether frames have bounds of columns of a type."""
     return kind.split("(")[0] in _KINDS
@@ -260,7 +265,7 @@ class Frames:
             within: see `Bounds`, by column.
         """
         frame = self.sql(rows) if isinstance(rows, str) else rows
-        kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
+        kinds = types or {c: k for c, k in types_of(frame).items() if c != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if has_bounds(k)]
         aggregates = [
             e

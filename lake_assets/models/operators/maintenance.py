@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlglot import exp
-
 from lake_assets.lake import TableId
 from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.query_tree import equals, scans, users_text
@@ -130,24 +128,6 @@ def reason_all_rows_change(node: op.Node, changed: Collection[TableId], *, each:
         case _:
             pass
     return ""
-
-
-def source_column(node: op.Node, name: str) -> tuple[TableId, str] | None:
-    """Return the table's column that an operator passes on unchanged as a column; None if the column is computed."""
-    match node:
-        case op.Scan():
-            return node.table, node.fields[name]
-        case op.Unit():
-            return None
-        case op.Filter():
-            return source_column(node.input, name)
-        case op.Project():
-            expression = dict(node.items)[name]
-            return source_column(node.input, expression.name) if isinstance(expression, exp.Column) else None
-        case op.InnerJoin():
-            return next(source_column(i, name) for i in node.inputs if name in i.columns)
-        case _:
-            return None
 
 
 def is_linear(node: op.Node) -> bool:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, quote
 from lake_assets.lake.sql_text import DIALECT
 
 Item = tuple[str, exp.Expr]
@@ -246,6 +246,11 @@ class Tree:
 
     root: Node
     outputs: Mapping[str, str]
+
+    @property
+    def selected(self) -> str:
+        """The list of a SELECT of the result from the rows of the topmost operator."""
+        return ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in self.outputs.items())
 
 
 # --- expressions --------------------------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
-from lake_assets.models.operators.kept_frames import Frame, Frames
+from lake_assets.models.operators.kept_frames import Frame, Frames, types_of
 from lake_assets.models.python.affected_ranges import span_of
 from lake_assets.models.python.input_columns import replaced_columns, rows_at
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
 from lake_assets.models.python.python_model import Function, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.python.result_writes import DELETED, ResultWriter, types_of
+from lake_assets.models.python.result_writes import DELETED, ResultWriter
 from lake_assets.models.python.stored_types import as_stored
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
@@ -50,11 +50,6 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
     def lookups(self) -> tuple[TableId, ...]:
         """The lookups of the function."""
         return self.spec.lookups
-
-    @property
-    def definition(self) -> str:
-        """A fingerprint of everything that the rows depend on, apart from the function itself."""
-        return self.spec.definition
 
     def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
         """Whether the function is called with changes whose history is lost; a changed lookup computes everything."""

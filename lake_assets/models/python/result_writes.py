@@ -15,11 +15,12 @@ from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import is_of_iceberg
-from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames, has_bounds
+from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames, has_bounds, types_of
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
 from lake_assets.models.steps.model_step import StepResult
+from lake_assets.models.steps.stored_result import first_duplicate
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.writing.row_differences import FOUND, SIGN, incomparable, same
 from lake_assets.tables.writing.table_ddl import columns_of, definition_of
@@ -166,9 +167,7 @@ class ResultWriter:
                 raise ModelError(f"{where}: `{setting}` is {value}, and {column} of type {kind}: write {wanted}")
 
     def _check_key(self, rows: DataFrame) -> None:
-        key = self.spec.model.key
-        counted = rows.groupBy(*map(quote, key)).agg(F.count("*").alias("__lake_rows"))
-        if duplicate := counted.where("__lake_rows > 1").first():
+        if duplicate := first_duplicate(rows, key := self.spec.model.key):
             *values, copies = duplicate
             raise KeyMissingError(
                 f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
@@ -295,8 +294,3 @@ class ResultWriter:
         joined = self.frames.materialize(keys.join(new, on, "left").selectExpr(*columns, FOUND))
         self._check_key(joined)
         writer.replace(joined, key, at_most=affected.rows)
-
-
-def types_of(rows: DataFrame) -> dict[str, str]:
-    """Return the columns of rows with Spark's types, as simple strings."""
-    return {f.name: f.dataType.simpleString() for f in rows.schema.fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlglot
 from sqlglot import exp
@@ -18,10 +18,10 @@ from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
+from lake_assets.models.operators.adjustable_groups import Retraction, retraction
 from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
 from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Tree, walk
-from lake_assets.models.operators.retract import Retraction, retraction
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt, are_windows_certain
 from lake_assets.models.sql.compiler import compiled
@@ -41,12 +41,20 @@ from lake_assets.models.sql.using_joins import using_as_on
 Strategy = Literal["retract", "keys", "ranges", "full"]
 
 
+class Choice(NamedTuple):
+    """A strategy, and the reason for it, for people."""
+
+    strategy: str
+    why: str
+
+
 @dataclass(frozen=True)
 class ModelPlan:
     """The plan of a model.
 
     Attributes:
-        query: the parsed SELECT.
+        parsed: the SELECT as it is written.
+        query: the SELECT with qualified names.
         sources: every table it reads, each once.
         key: output columns that identify a row; empty without a key.
         strategy: the cheapest exact strategy for a change of any source.
@@ -58,6 +66,7 @@ class ModelPlan:
         as_written: whether sqlglot's rendering has another meaning, so that Spark needs the original text.
     """
 
+    parsed: exp.Query
     query: exp.Query
     sources: tuple[TableId, ...]
     key: tuple[str, ...]
@@ -238,38 +247,35 @@ def plan(
     result_columns, key_why = result_key(tree, key)
     certain = tree is not None and are_windows_certain(tree.root)
     notes = tuple(warnings(query, are_windows_certain=certain))
-    full_plan = ModelPlan(qualified, sources, result_columns, "full", obstacle, key_why, tree, None, notes)
+    full_plan = ModelPlan(query, qualified, sources, result_columns, "full", obstacle, key_why, tree, None, notes)
     if tree is None:
         return replace(full_plan, as_written=bool(difference or changed(sql, query)))
-    strategy, why, retracted = _strategy(tree, sources, result_columns, time)
-    return replace(full_plan, strategy=strategy, why=why, retraction=retracted)
+    return _with_strategy(full_plan, tree, time)
 
 
-def _strategy(
-    tree: Tree, sources: Sequence[TableId], key: Sequence[str], time: str
-) -> tuple[Strategy, str, Retraction | None]:
-    """Return the cheapest exact strategy for a tree of operators, the reason, and how its groups are adjusted.
+def _with_strategy(plan: ModelPlan, tree: Tree, time: str) -> ModelPlan:
+    """Return a plan with the cheapest exact strategy for its operators.
 
     Args:
-        tree: the operators of the query.
-        sources: every table it reads.
-        key: the key of its result.
+        plan: the plan, which computes everything.
+        tree: its operators.
         time: the output column by whose ranges it is recomputed; empty if none is declared.
     """
+    key = plan.key
     why = mixed_types_reason(tree.root, lambda e, node: certain_type(node, e))
     row_identity = identity(tree, key)
     if time:
-        why = f"declared: a row is computed from rows whose {time} is near its own"
         if broken := rows_depend(time, row_identity):
-            return "full", broken, None
-        return "ranges", why, None
-    if why := why or reason_all_rows_change(tree.root, set(sources), each=True):
-        return "full", why, None
+            return replace(plan, why=broken)
+        why = f"declared: a row is computed from rows whose {time} is near its own"
+        return replace(plan, strategy="ranges", why=why)
+    if why := why or reason_all_rows_change(tree.root, set(plan.sources), each=True):
+        return replace(plan, why=why)
     retracted, reason = retraction(tree, annotated)
     if retracted and set(key) != set(retracted.keys.values()):
         retracted, reason = None, f"the declared key {list(key)} differs from its GROUP BY columns"
     if isinstance(row_identity, Doubt) and not retracted:
-        return "full", row_identity.no_identity, None
+        return replace(plan, why=row_identity.no_identity)
     key_operators = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
     if not key_operators:
         what = (
@@ -277,13 +283,13 @@ def _strategy(
             if retracted
             else "rows are inserted and deleted along with the changed rows of its tables"
         )
-        return "retract", what, retracted
+        return replace(plan, strategy="retract", why=what, retraction=retracted)
     why = f"{describe(key_operators[0])}: a change only affects the keys of its rows"
     if reason and isinstance(top_operator(tree), Aggregate):
         why += f"; {reason}"
     if isinstance(row_identity, Identity):
         why += f"; {row_identity.why}"
-    return "keys", why, retracted
+    return replace(plan, strategy="keys", why=why, retraction=retracted)
 
 
 def output_columns(name: str, sql: str) -> list[str]:

@@ -7,20 +7,19 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from lake_assets.lake import quote
 from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.adjustable_groups import retraction
+from lake_assets.models.operators.kept_frames import types_of
 from lake_assets.models.operators.operator_deltas import Deltas, keys_of
-from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason, with_common_types
-from lake_assets.models.operators.retract import retraction
+from lake_assets.models.operators.operator_types import mixed_types_reason, with_common_types
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
 from lake_assets.models.sql.model_plan import ModelPlan
-from lake_assets.models.steps.full_result import full, full_for_lost_rows
 from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.renewal import Renewal
 from lake_assets.models.steps.retract_step import adjust, adjust_at_once
-from lake_assets.models.steps.written_changes import replace_keys, write_change
+from lake_assets.models.steps.stored_result import full, full_for_lost_rows, replace_keys, write_change
 
 
 def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
@@ -30,12 +29,11 @@ def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
     """
     tree = ctx.plan.tree
     assert tree is not None
-    if why := mixed_types_reason(tree.root, lambda e, node: certain_type(node, e) or ctx.type_of(e, node)):
+    if why := mixed_types_reason(tree.root, ctx.type_of):
         return ctx.plan, why
 
     def schema_of(node: op.Node) -> dict[str, str]:
-        schema = ctx.sql(ctx.rows.sql(node, "end")).schema
-        return {f.name: f.dataType.simpleString() for f in schema.fields}
+        return types_of(ctx.sql(ctx.rows.sql(node, "end")))
 
     return replace(ctx.plan, tree=with_common_types(tree, schema_of)), ""
 
@@ -88,16 +86,13 @@ def _changes(ctx: ModelContext, tree: op.Tree, deltas: Deltas, strategy: str) ->
     sql = deltas.sql(tree.root)
     if sql is None:
         return ctx.nothing("no row changed")
-    outputs = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
-    delta = f"SELECT {outputs}, __sign FROM ({sql})"
+    delta = f"SELECT {tree.selected}, __sign FROM ({sql})"
     return write_change(ctx, delta, strategy, "changed rows" if ctx.plan.key else "changed rows, counted")
 
 
 def _renewed(ctx: ModelContext, tree: op.Tree, by: Identity, deltas: Deltas, strategy: str) -> StepResult:
     """Replace the table's rows of the same identity by new rows."""
-    name = ctx.lake.sql_name(ctx.spec.table)
-    renewal = Renewal(tree, by, deltas, ctx.frames, ctx.rows, name, ctx.types, ctx.typed)
-    change = renewal.change()
+    change = Renewal(ctx, tree, by, deltas).change()
     if change.lost:
         return full_for_lost_rows(ctx, change.lost)
     if change.sql is None:

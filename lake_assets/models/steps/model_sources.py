@@ -69,7 +69,7 @@ class Sources:
             at = "end"
         if (table, at) not in self._views:
             rows = self._rows_at(table, snapshot)
-            rows, columns = self._as_now(table, rows, self._schema_of(table, snapshot))
+            rows, columns = self._as_now(table, rows, schema_at(self.tables[table], snapshot))
             self._views[table, at] = self.frames.view(rows.selectExpr(*columns))
         return self._views[table, at]
 
@@ -100,10 +100,6 @@ class Sources:
     def size(self, table: TableId) -> int:
         """Return about how many rows a table has now."""
         return visible_rows(self.tables[table].current_snapshot())
-
-    def type_of(self, table: TableId, column: str) -> str:
-        """Return Spark's type of a table's column, as a simple string."""
-        return next(spark_type(f.field_type).lower() for f in self.tables[table].schema().fields if f.name == column)
 
     def feed(self, table: TableId) -> Frame | None:
         """Return the changed rows of a table with `SIGN`; None if no row changed."""
@@ -208,16 +204,6 @@ class Sources:
                 bounds[names[f.field_id]] = hull.low, hull.high
         return bounds
 
-    def _schema_of(self, table: TableId, snapshot: int | None) -> Schema:
-        current = self.tables[table]
-        snapshot_entry = current.snapshot_by_id(snapshot) if snapshot is not None else None
-        schemas = current.schemas()
-        return (
-            schemas.get(snapshot_entry.schema_id, current.schema())
-            if snapshot_entry and snapshot_entry.schema_id is not None
-            else current.schema()
-        )
-
     def _as_now(self, table: TableId, rows: DataFrame, schema: Schema) -> tuple[DataFrame, list[str]]:
         """Return rows of an older schema, and the expressions that select the current columns from them. Columns are
         matched by field id; a column that the older schema lacks is null or its default.
@@ -237,3 +223,10 @@ class Sources:
             value = value if older and older.field_type == f.field_type else f"CAST({value} AS {kind})"
             columns.append(f"{guarded(value, kind.lower())} AS {quote(f.name)}")
         return rows, columns
+
+
+def schema_at(table: Table, snapshot: int | None) -> Schema:
+    """Return the schema of a snapshot; the current one if it is not known."""
+    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    known = entry.schema_id if entry else None
+    return table.schema() if known is None else table.schemas().get(known, table.schema())

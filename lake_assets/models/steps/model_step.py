@@ -36,6 +36,11 @@ class DeclaredModel(Declared, table_step.Declared, Protocol):
         """The limits of a step."""
         ...
 
+    @property
+    def definition(self) -> str:
+        """A fingerprint of what the rows depend on, besides the sources."""
+        ...
+
 
 M = TypeVar("M", bound=DeclaredModel)
 
@@ -104,11 +109,6 @@ class ComputedModel:
 @dataclass(frozen=True)
 class ModelStep(TableStep[M]):
     """Maintaining the rows that a model computes from its sources."""
-
-    @property
-    @abstractmethod
-    def definition(self) -> str:
-        """A fingerprint of what the rows depend on, besides the sources."""
 
     @abstractmethod
     def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
@@ -207,7 +207,7 @@ class ModelStep(TableStep[M]):
 
     def is_same_definition(self, table: Table | None) -> bool:
         """Whether a table was built by the current definition."""
-        return table is not None and table.properties.get(FINGERPRINT_PROPERTY) == self.definition
+        return table is not None and table.properties.get(FINGERPRINT_PROPERTY) == self.spec.definition
 
     def due(self, lake: LakeBase, pins: SnapshotPins, rebuild: str) -> DueModel | Outcome:
         """Return the step, or the outcome if there is nothing to do.

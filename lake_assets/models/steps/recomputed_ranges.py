@@ -1,4 +1,4 @@
-"""Ranges of a column that a change affects, for models that are recomputed by range."""
+"""Recompute the ranges of a declared column that a change affects."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, quote
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
 from lake_assets.models.operators import query_tree as op
-from lake_assets.models.operators.kept_frames import Frames
-from lake_assets.models.operators.operator_rows import map_to_right, map_to_side, scan_sql, within
+from lake_assets.models.operators.operator_rows import Rows, map_to_right, map_to_side, scan_sql, within
 from lake_assets.models.operators.query_tree import column, equals, refs, scans, substitute, text
-from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
+from lake_assets.models.steps.stored_result import full, write_change
 
 # Up to this many separate ranges are recomputed one by one; more are recomputed as a single range.
 MOST_RANGES = 100
@@ -93,23 +94,34 @@ class Ranges:
         return description + (" and rows without a value" if self.null else "")
 
 
-def touched_ranges(tree: op.Tree, span: Span, type_: str, sources: Sources, frames: Frames) -> Ranges | str:
-    """Return the ranges that the changed rows of all sources affect, or why everything is recomputed.
+def absorb_ranges(ctx: ModelContext, tree: op.Tree, why: str) -> StepResult:
+    """Recompute the ranges of the declared column that changed rows affect, and write the rows that differ."""
+    span = ctx.spec.span
+    assert span is not None
+    ranges = _touched(ctx, tree, span)
+    if isinstance(ranges, str):
+        return full(ctx, ranges)
+    if ranges.is_empty:
+        return ctx.nothing("no range touched")
+    rows = Rows(lambda scan, at: ranges.cut(scan, ctx.sources.of(scan, at)))
+    names = ", ".join(map(quote, ctx.types))
+    in_ranges = ranges.condition(quote(span.column))
+    new = f"SELECT {tree.selected} FROM ({rows.sql(tree.root, 'end')})"
+    old = f"SELECT {names}, -1 AS __sign FROM {ctx.stored} WHERE {in_ranges}"
+    delta = f"SELECT {names}, 1 AS __sign FROM ({new}) WHERE {in_ranges} UNION ALL {old}"
+    return write_change(ctx, delta, "ranges", f"{ranges}: {why}")
 
-    Args:
-        tree: the compiled query.
-        span: the declared range.
-        type_: Spark's type of the column.
-        sources: the sources, with their changes.
-        frames: materializes rows.
-    """
+
+def _touched(ctx: ModelContext, tree: op.Tree, span: Span) -> Ranges | str:
+    """Return the ranges that the changed rows of all sources affect, or why everything is recomputed."""
+    type_ = ctx.types[span.column]
     kind = _KINDS.get(type_)
     if kind is None:
         return f"{span.column} is of type {type_}: ranges are of dates, timestamps and whole numbers"
     times = column_expressions(tree, span.column)
     parts: list[str] = []
     for scan in scans(tree.root):
-        feed = sources.feed(scan.table)
+        feed = ctx.sources.feed(scan.table)
         if feed is None:
             continue
         if id(scan) not in times:
@@ -122,7 +134,7 @@ def touched_ranges(tree: op.Tree, span: Span, type_: str, sources: Sources, fram
     reach = None if span.cumulative else back
     if not parts:
         return Ranges(kind, (), False, reach, forward, times)
-    distinct = frames.measure(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
+    distinct = ctx.frames.measure(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
     bounds = distinct.bounds["v"]
     null = bounds.non_null < distinct.rows
     if null and span.cumulative:

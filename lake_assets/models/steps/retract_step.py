@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote
+from lake_assets.models.operators.adjustable_groups import IN_DOUBT, RECOMPUTE, Retraction
 from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.maintenance import is_linear
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple
@@ -14,11 +15,9 @@ from lake_assets.models.operators.query_tree import (
     Tree,
     scans,
 )
-from lake_assets.models.operators.retract import IN_DOUBT, RECOMPUTE, Retraction
-from lake_assets.models.steps.full_result import full_for_lost_rows
 from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.models.steps.model_step import StepResult
-from lake_assets.models.steps.written_changes import replace_keys
+from lake_assets.models.steps.stored_result import full_for_lost_rows, replace_keys
 from lake_assets.tables.spark_frames import new_name
 from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
@@ -70,7 +69,7 @@ def adjust(
     if below is None:
         return ctx.nothing("no row changed")
     keys = list(how.keys.values())
-    few, name = _are_few(ctx, how), ctx.lake.sql_name(ctx.spec.table)
+    few, name = _are_few(ctx, how), ctx.stored
     with planned_once(ctx.lake, when=few):
         # Old values of the touched groups are looked up in the table, or joined with all of a small table.
         if not keys or size_of(ctx.table)[1] <= SMALL_ROWS:
