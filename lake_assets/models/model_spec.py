@@ -48,11 +48,7 @@ class ModelSpec:
         on_query_change: whether a changed query rebuilds the table or is an error.
         full_above: the share of changed rows above which everything is recomputed; None for the strategy's default.
         span: the column by which the table is recomputed in ranges.
-        batch: limits of a step.
-        shown: attributes of its asset.
-        audits: conditions that the table must meet before a batch is published.
         comparisons: scheduled comparisons of the table with its query.
-        partitions: its partitions, in Iceberg and in Dagster.
         on_gap: what to do if the absorbed snapshot of a source has expired.
         on_replaced: what to do if a source was replaced by another table.
         refused: why its query cannot be used, with file and line. Its steps fail with this reason.

@@ -30,7 +30,6 @@ class Call:
     """One aggregate of the result.
 
     Attributes:
-        output: the column of the result.
         kind: `count`, `sum` or `avg`.
         of: the expression that is counted or summed; None to count rows.
         condition: the condition of FILTER.
@@ -54,9 +53,7 @@ class Retraction:
     """How the groups of a result are adjusted.
 
     Attributes:
-        aggregate: the operator.
         keys: the result's column for each key of the operator.
-        calls: the aggregates.
         derived: other columns of the result, as expressions over the operator's columns.
         outputs: the result's column for each column of the operator.
     """
@@ -97,8 +94,6 @@ class Retraction:
         Args:
             change: a view of the rows of `change`.
             table: the stored result, or the part of it with these groups.
-            types: Spark's types of the result's columns.
-            hint: the hint for the join of both.
         """
         keys = list(self.keys.values())
         same = " AND ".join(f"d.{quote(k)} <=> t.{quote(k)}" for k in keys) or "true"
@@ -124,9 +119,6 @@ class Retraction:
 
         The MERGE fails with `IN_DOUBT` if a group has to be recomputed. It needs at least one aggregate. It writes as
         many rows as `change` has, unless the table holds several rows of a group.
-
-        Args:
-            types: Spark's types of the result's columns.
         """
         stored = {f"__old{i}": f"t.{quote(c.output)}" for i, c in enumerate(self.calls)} | {"__there": "true"}
         none = {f"__old{i}": f"CAST(NULL AS {types[c.output]})" for i, c in enumerate(self.calls)}
@@ -242,7 +234,6 @@ def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retracti
     """Return how the groups of a result are adjusted by changes alone; or None, and why they cannot be.
 
     Args:
-        tree: the compiled query.
         type_of: returns Spark's type of an expression over the grouped rows; empty if unknown.
     """
     items: dict[str, exp.Expr] = {o: exp.column(n, quoted=True) for o, n in tree.outputs.items()}

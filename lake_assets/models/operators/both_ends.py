@@ -41,9 +41,6 @@ def at_both_ends(
     """Compute something from the rows of an operator at the start and at the end.
 
     Args:
-        node: the operator.
-        rows: the operators' rows.
-        frames: materializes rows.
         key_filter: selects all changed rows, among others.
         change: SQL of the operator's changed rows with `SIGN`, each a row of the start or of the end, and the hint to
             broadcast those `inserted`; None if it has no `row_key`.

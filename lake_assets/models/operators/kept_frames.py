@@ -50,7 +50,6 @@ class Bounds:
     """Bounds of one column, as text, with the type to cast to.
 
     Attributes:
-        type: Spark's type of the column.
         low, high: the least and greatest value; None if all values are null.
         non_null: number of values that are not null.
         within: for whole numbers, the bounds that file statistics give for the values before the change.
@@ -95,10 +94,7 @@ class Frame:
     """Rows in memory, registered as a view.
 
     Attributes:
-        view: the name of the view in SQL.
-        rows: number of rows.
         bounds: bounds by column, for columns whose type supports range conditions.
-        frame: the rows.
         exact: whether a lookup must return the matching rows and no others.
     """
 
@@ -209,7 +205,6 @@ class Frames:
     """Creates frames, and releases them when the scope closes.
 
     Args:
-        spark: the session.
         scope: views and materialized rows live until it closes.
         run: runs SQL over frames by name (default: `spark_frames.over`); raises a named error if Spark does not accept
             it.
@@ -236,13 +231,7 @@ class Frames:
     def materialize_with_aggregates(
         self, rows: DataFrame | str, *aggregates: str, frames: Mapping[str, DataFrame] | None = None
     ) -> tuple[DataFrame, list[Any]]:
-        """Compute rows now, and return them with the values of some aggregates over them.
-
-        Args:
-            rows: a DataFrame, or SQL.
-            aggregates: SQL of each aggregate.
-            frames: the DataFrames that the SQL names.
-        """
+        """Compute rows now, and return them with the values of some aggregates over them."""
         frame = self.sql(rows, frames) if isinstance(rows, str) else rows
         return computed(frame, *aggregates)
 
@@ -260,7 +249,6 @@ class Frames:
         """Compute rows now, with their number and bounds.
 
         Args:
-            rows: a DataFrame, or SQL.
             types: Spark's types by column without `SIGN`, as simple strings; default: from the schema of the rows.
             within: see `Bounds`, by column.
         """

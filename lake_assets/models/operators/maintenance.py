@@ -101,8 +101,6 @@ def reason_all_rows_change(node: op.Node, changed: Collection[TableId], *, each:
     """Return why a change of some tables affects all rows of the result; empty if it does not.
 
     Args:
-        node: the topmost operator.
-        changed: the tables that changed.
         each: whether a change of each single table must affect all rows.
     """
     if each:

@@ -40,10 +40,7 @@ class Deltas:
     """The changes of the operators of one tree in one step.
 
     Args:
-        frames: materializes rows.
-        rows: the operators' rows at start and end.
         feed: returns the changed rows of a table with `SIGN`, under the table's own names; None if no row changed.
-        size: returns the number of rows of a table.
     """
 
     def __init__(

@@ -195,7 +195,6 @@ def with_common_types(tree: op.Tree, schema_of: Callable[[op.Node], Mapping[str,
     A change may come from some branches only, and these alone do not determine the common types.
 
     Args:
-        tree: the operators.
         schema_of: returns Spark's types of an operator's columns, for types that are not certain.
     """
 

@@ -31,7 +31,6 @@ class Scan(_Leaf):
     """One occurrence of a table in the query.
 
     Attributes:
-        table: the table.
         alias: the query's name for this occurrence.
         fields: the table's column for each column of the tree.
         keys: sets of columns that each identify a row.

@@ -44,10 +44,6 @@ class Identity:
 def identity(tree: op.Tree, key: Collection[str]) -> Identity | Doubt | None:
     """Return how stored rows of a result are identified; a doubt if it prevents that; None if every computation gives
     the same rows.
-
-    Args:
-        tree: the compiled query.
-        key: the columns that identify a row of the result.
     """
     whole = state(tree.root)
     doubtful = {o: whole.columns[c] for o, c in tree.outputs.items() if c in whole.columns}

@@ -31,7 +31,6 @@ class RunningWindows:
     """Functions of a window operator.
 
     Attributes:
-        node: the operator.
         functions: for each function, by name, its SQL over the rows of the start, and over those of the end.
     """
 

@@ -188,8 +188,6 @@ class Span:
         """Return SQL for the affected rows.
 
         Args:
-            rows: the rows to filter.
-            expression: the value of the column over them.
             read: whether to select the rows that are read for the range instead of the range itself.
         """
         low, high = (self.read_low, self.read_high) if read else (self.low, self.high)
@@ -210,8 +208,6 @@ def matching(rows: DataFrame, keys: Frame, expressions: Mapping[str, str], *, ar
     """Return the rows whose values are among `keys`; NULL is a value.
 
     Args:
-        rows: the rows.
-        keys: distinct values.
         expressions: by column of `keys`, SQL over `rows`.
         are_not: whether to return the other rows instead.
     """

@@ -166,11 +166,7 @@ class _Call:
         return self.frame.rows if self.frame else 0
 
     def check_replaced(self, types: Mapping[str, str]) -> None:
-        """Raise ModelError for an expression of a replaced column that Spark does not accept as the value of one row.
-
-        Args:
-            types: the types of the returned columns.
-        """
+        """Raise ModelError for an expression of a replaced column that Spark does not accept as the value of one row."""
         model = self._spec.model
         for parameter, table in self._spec.inputs.items():
             rows = self._at(table)
@@ -248,8 +244,6 @@ def expected_rows(
     """Return the rows that the table should have: of `full`, or of the function over everything.
 
     Args:
-        lake: the lake.
-        spec: the model.
         pinned: by input and lookup, the snapshot to read.
         scope: the rows can be read until it is closed.
 

@@ -38,12 +38,7 @@ class ResultWriter:
     """Writes the table of one Python model in one step.
 
     Attributes:
-        lake: the lake.
-        spec: the model.
-        marks: the watermarks of the commit.
         before: the table before the step; None: it does not exist.
-        frames: rows that are materialized during the step.
-        gate: the audits of the table.
     """
 
     lake: LakeBase
@@ -68,8 +63,6 @@ class ResultWriter:
         """Replace all rows of the table by the returned ones.
 
         Args:
-            rows: all rows of the table.
-            why: the reason.
             again: whether the table was computed before, so that this is a rebuild.
         """
         rows, spec = self._without_deleted(rows), self.spec
@@ -88,13 +81,7 @@ class ResultWriter:
         return StepResult(strategy, why)
 
     def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> StepResult:
-        """Apply the rows of a change.
-
-        Args:
-            rows: the returned rows, with the table's columns and types.
-            affected: the affected values of the replaced columns.
-            span: their range, for `replace-ranges`.
-        """
+        """Apply the rows of a change."""
         types, write = columns_of(self.lake, self.spec.table), self.spec.model.write
         self.gate.check(types)
         writer = self._writer(types)

@@ -35,7 +35,6 @@ def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], key
 
     Args:
         query: a qualified query: columns with their tables, outputs with names, stars expanded, types annotated.
-        schemas: Spark SQL types by column, of each table.
         keys: returns sets of columns that each identify a row of a table.
 
     Raises:

@@ -16,10 +16,6 @@ _MAX_VALUES = 200
 def constant_rows(values: exp.Values, name: Callable[[str], str]) -> Compiled:
     """Compile VALUES.
 
-    Args:
-        values: the rows.
-        name: returns a unique column name like a given one.
-
     Raises:
         Uncompilable: there are too many of them.
     """

@@ -21,7 +21,6 @@ class Grouping:
     """The keys of a GROUP BY.
 
     Attributes:
-        keys: the distinct key expressions.
         sets: the positions in `keys` of each grouping set; None without grouping sets.
     """
 
@@ -33,7 +32,6 @@ def grouping(group: exp.Expr | None, items: Sequence[exp.Expr], resolved: Callab
     """Return the keys and grouping sets of a GROUP BY.
 
     Args:
-        group: the clause; None if all rows are one group.
         items: the selected expressions, for GROUP BY ALL.
         resolved: returns an expression with the tree's columns.
     """
@@ -78,7 +76,6 @@ def _grouping(
         order: the keys that come first.
         always: the keys that each grouping set has.
         products: lists of grouping sets, of which each combination is one.
-        resolved: see `grouping`.
     """
     everything = [*order, *(e for sets in products for s in sets for e in s)]
     if any(e.find(exp.Query) for e in everything):
@@ -140,15 +137,7 @@ def grouping_call(call: exp.Expr, grouping: Grouping, keys: Sequence[op.Item], g
 def grouped(
     node: op.Node, grouping_keys: Grouping, keys: Sequence[op.Item], calls: tuple[op.Item, ...], grouping_id: str
 ) -> op.Node:
-    """Return the aggregates of a GROUP BY: one branch of a union per grouping set.
-
-    Args:
-        node: the rows.
-        grouping_keys: the keys and their sets.
-        keys: the keys with their columns.
-        calls: the aggregates.
-        grouping_id: the column that numbers the grouping sets.
-    """
+    """Return the aggregates of a GROUP BY: one branch of a union per grouping set."""
     if grouping_keys.sets is None:
         return op.Aggregate(node, tuple(keys), calls)
     branches: list[op.Node] = []

@@ -58,7 +58,6 @@ class ModelPlan:
         sources: every table it reads, each once.
         key: output columns that identify a row; empty without a key.
         strategy: the cheapest exact strategy for a change of any source.
-        why: the reason for that strategy.
         key_why: the origin of the key, or the reason for having none.
         tree: the query's operators; None if the query can only be computed as a whole.
         retraction: how its groups are adjusted by inserted and deleted rows; None if they are not.
@@ -91,8 +90,6 @@ def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
     """Parse the query of a model.
 
     Args:
-        name: the model.
-        sql: its text.
         is_maintained: whether its result has to be the same whenever it is computed.
 
     Raises:
@@ -124,7 +121,6 @@ def fingerprint(query: exp.Query, sql: str = "") -> str:
     """Return a fingerprint of a query, equal for two texts that differ only in comments or layout.
 
     Args:
-        query: the result of `parse`.
         sql: its text. It is part of the fingerprint if sqlglot changes the query's meaning: sqlglot may write two such
             queries alike.
     """
@@ -138,7 +134,6 @@ def sources_of(name: str, query: exp.Query, catalog: str = "") -> tuple[TableId,
     """Return the tables that a query reads, apart from its own CTEs.
 
     Args:
-        name: the model.
         query: the result of `parse`, in which the lake's own catalog is not named (see `without_catalog`).
         catalog: the name of the lake's catalog, for messages; empty if unknown.
 
@@ -178,11 +173,6 @@ def sources_of(name: str, query: exp.Query, catalog: str = "") -> tuple[TableId,
 def qualified_query(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> tuple[exp.Query, str]:
     """Qualify each column with its table, and expand stars and references to output columns.
 
-    Args:
-        name: the model's table, for messages.
-        query: the result of `parse`.
-        schemas: Spark SQL types by column, of each of its sources.
-
     Returns:
         The query, and why its rows differ (see `semi_joins_as_exists`); empty if they do not.
 
@@ -220,9 +210,6 @@ def plan(
     """Check a model against its sources' columns and choose its strategy.
 
     Args:
-        name: the model's table, for messages.
-        sql: one SELECT in Spark's SQL.
-        schemas: Spark SQL types by column, by source.
         key: output columns that identify a row; empty or None: derived from the query.
         keys: by source, sets of columns that certainly identify its rows.
         time: the output column for recomputation in ranges, if declared.
@@ -257,8 +244,6 @@ def _with_strategy(plan: ModelPlan, tree: Tree, time: str) -> ModelPlan:
     """Return a plan with the cheapest exact strategy for its operators.
 
     Args:
-        plan: the plan, which computes everything.
-        tree: its operators.
         time: the output column by whose ranges it is recomputed; empty if none is declared.
     """
     key = plan.key
@@ -311,7 +296,6 @@ def check_outputs(name: str, outputs: Sequence[str], key: Sequence[str], time: s
     """Raise ModelError if output columns share a name, or a key or range column is missing.
 
     Args:
-        name: the model's table, for messages.
         outputs: the output columns; if empty, they are unknown, and keys are not checked.
         key, time: the declared key and range column.
     """

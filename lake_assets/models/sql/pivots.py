@@ -26,12 +26,6 @@ _COMPARED = (
 def pivoted(node: op.Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str]) -> tuple[op.Node, list[op.Item]]:
     """Return the rows of a PIVOT or UNPIVOT, and its output columns by name.
 
-    Args:
-        node: the rows of the table or subquery.
-        below: their columns.
-        pivot: the clause.
-        name: returns a unique column name like a given one.
-
     Raises:
         Uncompilable: its meaning depends on something that is not known, such as a type.
     """

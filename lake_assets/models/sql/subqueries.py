@@ -55,8 +55,6 @@ class Subqueries:
         """Return `node` with a column for each EXISTS, IN and scalar subquery.
 
         Args:
-            node: the rows.
-            expressions: the expressions over them.
             is_condition: whether they are conditions of WHERE, where null counts as false.
 
         Returns:
@@ -205,11 +203,6 @@ class Subqueries:
         self, node: op.Node, query: exp.Expr, *, is_outer: bool
     ) -> tuple[op.Node, list[tuple[str, exp.Column]]]:
         """Join `node` with a LATERAL subquery, which reads its columns.
-
-        Args:
-            node: the rows.
-            query: the subquery.
-            is_outer: whether rows without a match are kept.
 
         Returns:
             The joined rows, and name and column of each output of the subquery.

@@ -43,7 +43,6 @@ class Cost:
     """Size of a past step, and its time until the commit.
 
     Attributes:
-        strategy: the strategy used.
         changed, rows: numbers of changed rows and of all rows of its sources.
         compared: whether a recompute compared its rows with the stored ones.
     """
@@ -170,15 +169,9 @@ def estimate(
     """Estimate a change; reads only loaded metadata.
 
     Args:
-        strategy: the strategy to absorb it.
-        windows, tables: windows and tables of all sources.
-        captures: captures of the changed sources.
         past: costs of past steps, newest first.
         full_above: the declared limit.
         readers: returns the number of models of the run that read a table.
-        target: the model's table, if it exists.
-        operators: see `Estimate`.
-        is_read: whether another table is computed from the model's table.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
     counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
@@ -294,13 +287,6 @@ def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
 
 
 def cost_property(strategy: str, estimate: Estimate, began: float, *, compared: bool = False) -> dict[str, str]:
-    """Return the cost property of a step's commit; with the commit's time, it tells how long the step took.
-
-    Args:
-        strategy: the strategy of the step.
-        estimate: the size of its change.
-        began: seconds since 1970.
-        compared: whether a recompute compared its rows with the stored ones.
-    """
+    """Return the cost property of a step's commit; with the commit's time, it tells how long the step took."""
     cost = {"strategy": strategy, "changed": estimate.changed, "rows": estimate.rows, "began": round(began, 3)}
     return {COST: json.dumps(cost | ({"compared": True} if compared else {}), separators=(",", ":"))}

@@ -42,7 +42,6 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> StepResult:
     """Absorb the changes.
 
     Args:
-        ctx: the step.
         plan: the result of `plan_with_types`.
         why: the reason for the plan's strategy.
     """

@@ -42,14 +42,9 @@ class ModelContext:
     """One run of a model over fixed snapshots.
 
     Attributes:
-        plan: how the model is computed.
-        sources: the sources at both ends of the window.
-        frames: rows that are materialized during the step.
         before: the model's table before the step; None: it does not exist.
         marks: the watermarks of the commit.
         began: start of the step, in seconds since 1970.
-        expected: the estimated cost.
-        gate: the audits of the table.
     """
 
     lake: LakeBase
@@ -127,7 +122,6 @@ class ModelContext:
         """Return the writer of the table.
 
         Args:
-            strategy: the strategy to record with the cost.
             few: whether the table is small, and few rows are written.
             compared: whether all rows are compared with the stored ones.
         """
@@ -158,8 +152,6 @@ class ModelContext:
         """Return the rows of a SQL text; raises NotAcceptedError if Spark does not accept it.
 
         Args:
-            sql: the text.
-            frames: frames that it names.
             is_text: whether it has the lines of the model's own text.
         """
         try:

@@ -39,9 +39,7 @@ class Sources:
 
     Attributes:
         tables: the sources, as loaded at the start of the step.
-        windows: the window of each source.
         captures: the changes of the sources that changed.
-        frames: rows that are materialized during the step.
         needed: the columns to read by table; all columns of a table that is not listed.
         model: the model that reads them; None: its changes are not shared with other models.
         shared: the changes that the models of the run share.

@@ -91,14 +91,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class ComputedModel:
-    """A model whose rows are written.
-
-    Attributes:
-        result: what was done.
-        absorbed: the absorbed windows.
-        gate: its audits.
-        details: anything else worth showing.
-    """
+    """A model whose rows are written."""
 
     result: StepResult
     absorbed: tuple[Absorbed, ...]
@@ -121,8 +114,6 @@ class ModelStep(TableStep[M]):
         """Compute the rows and write them, with the watermarks `due.marks`.
 
         Args:
-            lake: the lake.
-            due: the step.
             pins: the snapshots that other models of the run have read, and the changes that they share.
             began: start of the step, in seconds since 1970.
             scope: captures and rows in memory live until it is closed.
@@ -161,10 +152,6 @@ class ModelStep(TableStep[M]):
         If the history of a source is lost, and the model is declared to be rebuilt or recomputes everything on each
         change anyway, all windows start at the beginning.
 
-        Args:
-            table: the model's table, if it exists.
-            sources: the tables that it reads, as far as they exist.
-
         Raises:
             TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to
                 stop.
@@ -187,9 +174,6 @@ class ModelStep(TableStep[M]):
         """Return each source's window for the next step, and whether it continues from the table; reads metadata only.
 
         Args:
-            lake: the lake.
-            table: the model's table, if it exists.
-            sources: the tables that it reads.
             pins: snapshots fixed by other models of the run; the pins of this step are added.
             rebuild: whether the table is rebuilt in full.
 
@@ -213,8 +197,6 @@ class ModelStep(TableStep[M]):
         """Return the step, or the outcome if there is nothing to do.
 
         Args:
-            lake: the lake.
-            pins: see `next_of`.
             rebuild: why the table is rebuilt in full; empty if it is not.
         """
         found = loaded(lake, self.spec, self.lookups)

@@ -35,14 +35,7 @@ class Renewed:
 
 @dataclass(frozen=True)
 class Renewal:
-    """Computes the change of one model's table in one step.
-
-    Attributes:
-        ctx: the step.
-        tree: the compiled query.
-        by: the identity of its rows.
-        deltas: the changes of its operators.
-    """
+    """Computes the change of one model's table in one step."""
 
     ctx: ModelContext
     tree: Tree
@@ -94,7 +87,6 @@ class Renewal:
         Args:
             changed_view: a view of the deleted and inserted rows; the deleted ones were rows of the result before the
                 step.
-            keys: the touched identities.
         """
         old_view = self.ctx.frames.view(
             self.ctx.frames.materialize(self._within(f"SELECT {self._column_list} FROM {self.ctx.stored}", keys))

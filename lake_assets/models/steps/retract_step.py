@@ -58,9 +58,6 @@ def adjust(
     """Add inserted rows to the groups and subtract deleted ones; recompute groups in doubt.
 
     Args:
-        ctx: the step.
-        tree: the operators of the query.
-        how: the way in which groups are adjusted.
         below: SQL of the changed rows to group; None if no row changed.
         frames: the DataFrames that `below` names.
         untouched: the reason to report if no group is touched, and only the watermarks move.

@@ -60,9 +60,7 @@ class SnapshotPins:
         """Return the windows with the heads to read, and pin those heads.
 
         Args:
-            lake: the lake.
             windows: the windows of all sources up to their current heads.
-            tables: the sources.
             size: limits of a batch. Pins of other models take precedence. If batches of this size end at snapshots that
                 do not agree with each other, larger batches are tried, so that the model makes progress.
         """

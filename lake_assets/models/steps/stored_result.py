@@ -99,12 +99,8 @@ def replace_keys(
     """Replace the rows of the touched keys by recomputed ones, and write `more`.
 
     Args:
-        ctx: the step.
-        tree: the operators of the query.
-        touched_keys: the touched keys.
         names: the column of `touched_keys` for each key column of the result.
         more: further rows to write, with `FOUND`.
-        strategy: the strategy to record with the cost.
     """
     keys = list(names)
     key_filter = None
@@ -131,9 +127,7 @@ def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Ste
     """Write a change of the result; compute everything if rows to delete are missing in the table.
 
     Args:
-        ctx: the step.
         delta: SQL of the deleted and inserted rows, with `__sign`.
-        strategy: the strategy to record with the cost.
         what: what changed, for people.
     """
     writer, key = ctx.writer(strategy), ctx.plan.key
