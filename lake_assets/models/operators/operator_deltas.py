@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId, quote
+from lake_assets.lake import TableId
 from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.both_ends import AT_END, AT_START, at_both_ends, row_key
 from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames
@@ -23,6 +23,8 @@ from lake_assets.models.operators.operator_rows import (
     Rows,
     full_join_sql,
     generate_sql,
+    items_of,
+    names_of,
     scan_sql,
     side_join_sql,
 )
@@ -64,16 +66,6 @@ class Deltas:
             self._measured[id(node)] = change if change and change.rows else None
         return self._measured[id(node)]
 
-    def changed_input_keys(self, node: op.Node, keys: Sequence[exp.Expr]) -> Frame | None:
-        """Return the distinct values (`__k0`, ...) of expressions over the changes of an operator's inputs; None if no
-        row changed."""
-        return self._distinct_keys([(i, keys) for i in node.inputs])
-
-    def changed_keys(self, node: op.Node, keys: Sequence[exp.Expr]) -> Frame | None:
-        """Return the distinct values (`__k0`, ...) of expressions over an operator's changed rows; None if no row
-        changed."""
-        return self._distinct_keys([(node, keys)])
-
     def is_direct(self, node: op.Node) -> bool:
         """Whether all deleted rows are rows of the start, and all inserted rows are rows of the end.
 
@@ -86,7 +78,9 @@ class Deltas:
         is_join = isinstance(node, op.InnerJoin | op.SideJoin)
         return not (is_join and len(changed) > 1) and all(self.is_direct(i) for i in changed)
 
-    def _distinct_keys(self, sides: Sequence[tuple[op.Node, Sequence[exp.Expr]]], more: str = "") -> Frame | None:
+    def changed_keys(self, sides: Sequence[tuple[op.Node, Sequence[exp.Expr]]], more: str = "") -> Frame | None:
+        """Return the distinct values (`__k0`, ...) of expressions over the changes of some operators; None if no row
+        changed."""
         parts = [f"SELECT {_keys(keys)} FROM ({sql})" for node, keys in sides if (sql := self._reusable(node))]
         if not parts:
             return None
@@ -112,13 +106,12 @@ class Deltas:
                 return f"SELECT * FROM ({below}) WHERE {text(node.condition)}" if below else None
             case op.Project():
                 below = self.sql(node.input)
-                items = ", ".join(f"{text(e)} AS {quote(n)}" for n, e in node.items)
-                return f"SELECT {items}, {SIGN} FROM ({below})" if below else None
+                return f"SELECT {items_of(node.items)}, {SIGN} FROM ({below})" if below else None
             case op.Generate():
                 below = self.sql(node.input)
                 return generate_sql(node, below) if below else None
             case op.UnionAll():
-                parts = [f"(SELECT {_listed(node)}, {SIGN} FROM ({s}))" for i in node.inputs if (s := self.sql(i))]
+                parts = [f"(SELECT {names_of(node)}, {SIGN} FROM ({s}))" for i in node.inputs if (s := self.sql(i))]
                 return f"SELECT * FROM ({' UNION ALL '.join(parts)})" if parts else None
             case op.InnerJoin():
                 parts = [s for i in range(len(node.inputs)) if (s := self._joined(node, i))]
@@ -167,7 +160,7 @@ class Deltas:
             condition = " AND ".join(f"({text(c)})" for c in on) or "true"
             sql = f"SELECT {hint} * FROM ({sql}) changed JOIN ({side_rows}) ON {condition}"
             is_counted = False
-        return f"SELECT {_listed(node)}, {SIGN} FROM ({sql})"
+        return f"SELECT {names_of(node)}, {SIGN} FROM ({sql})"
 
     def _bounded_change(self, node: op.Node) -> tuple[str, Frame] | None:
         """Return the change of an operator as SQL, with a frame that bounds it; None if nothing changes."""
@@ -209,7 +202,7 @@ class Deltas:
             keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({changed})")
             key_filter = _key_filter([y for _, y in pairs], keys)
         right = self._rows.sql(node.right, "end", key_filter)
-        return f"SELECT {_listed(node)}, {SIGN} FROM ({side_join_sql(node, changed, right)})"
+        return f"SELECT {names_of(node)}, {SIGN} FROM ({side_join_sql(node, changed, right)})"
 
     def _from_right(self, node: op.SideJoin) -> str | None:
         """Return the change that changed rows of the right side cause, over the left side at the start."""
@@ -223,7 +216,7 @@ class Deltas:
         if node.kind == "null_anti":
             return self._not_in(node, pairs, changed)
         not_null = " AND ".join(f"__k{i} IS NOT NULL" for i in range(len(pairs)))
-        touched_keys = self._distinct_keys([(node.right, [y for _, y in pairs])], f" WHERE {not_null}")
+        touched_keys = self.changed_keys([(node.right, [y for _, y in pairs])], f" WHERE {not_null}")
         if touched_keys is None:
             return None
         left = self._rows.sql(node.left, "start", _key_filter([x for x, _ in pairs], touched_keys))
@@ -250,7 +243,7 @@ class Deltas:
     def _recomputed_left(self, node: op.SideJoin, left: str, right: KeyFilter | None) -> str:
         left_view = self._frames.view(self._frames.materialize(left))
         before, after = (
-            f"SELECT {_listed(node)}, {sign} FROM "
+            f"SELECT {names_of(node)}, {sign} FROM "
             f"({side_join_sql(node, f'SELECT * FROM {left_view}', self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
@@ -260,7 +253,7 @@ class Deltas:
         pairs = equals(node.on, node.left.columns, node.right.columns)
         if pairs:
             xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-            touched_keys = self._distinct_keys([(node.left, xs), (node.right, ys)])
+            touched_keys = self.changed_keys([(node.left, xs), (node.right, ys)])
             if touched_keys is None:
                 return None
             left: KeyFilter | None = _key_filter(xs, touched_keys)
@@ -270,7 +263,7 @@ class Deltas:
                 return None
             left = right = None
         before, after = (
-            f"SELECT {_listed(node)}, {sign} FROM "
+            f"SELECT {names_of(node)}, {sign} FROM "
             f"({full_join_sql(node, self._rows.sql(node.left, at, left), self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
@@ -284,19 +277,19 @@ class Deltas:
             return None
         key_filter = None
         if input_keys:
-            touched_keys = self._distinct_keys([(i, input_keys) for i in node.inputs])
+            touched_keys = self.changed_keys([(i, input_keys) for i in node.inputs])
             if touched_keys is None:
                 return None
             key_filter = _key_filter(own_keys, touched_keys)
         before, after = (
-            f"SELECT {_listed(node)}, {sign} FROM ({self._rows.sql(node, at, key_filter)})" for at, sign in _sides()
+            f"SELECT {names_of(node)}, {sign} FROM ({self._rows.sql(node, at, key_filter)})" for at, sign in _sides()
         )
         return f"({before}) UNION ALL ({after})"
 
     def _by_frames(self, frames: RowFrames) -> str | None:
         """Return the rows whose frames have changed, at the start and at the end."""
         node = frames.node
-        changed = self.changed_input_keys(node, [*node.partition, *(o.this for o in frames.order)])
+        changed = self.changed_keys([(node.input, [*node.partition, *(o.this for o in frames.order)])])
         if changed is None:
             return None
         key_filter = _key_filter(node.partition, changed)
@@ -306,13 +299,13 @@ class Deltas:
         parts: list[str] = []
         for i, (side, (_, sign)) in enumerate(zip((AT_START, AT_END), _sides(), strict=True)):
             evaluated = frames.evaluated(frames.at(side, view), *counts[2 * i : 2 * i + 2])
-            parts.append(f"(SELECT {_listed(node)}, {sign} FROM ({evaluated}))")
+            parts.append(f"(SELECT {names_of(node)}, {sign} FROM ({evaluated}))")
         return " UNION ALL ".join(parts)
 
     def _running(self, running: RunningWindows) -> str | None:
         """Return the rows whose running totals have changed, at the start and at the end."""
         node = running.node
-        touched = self.changed_input_keys(node, node.partition)
+        touched = self.changed_keys([(node.input, node.partition)])
         if touched is None:
             return None
         view, _ = self._at_both_ends(node.input, _key_filter(node.partition, touched), running.differing)
@@ -359,7 +352,3 @@ def _keys(keys: Sequence[exp.Expr]) -> str:
 
 def _key_filter(expressions: Sequence[exp.Expr], keys: Frame) -> KeyFilter:
     return KeyFilter(tuple(expressions), tuple(f"__k{i}" for i in range(len(expressions))), keys)
-
-
-def _listed(node: op.Node) -> str:
-    return ", ".join(quote(c) for c in node.columns)

@@ -45,14 +45,6 @@ class KeyFilter:
     names: tuple[str, ...]
     keys: Keys
 
-    def mapped(self, mapping: Callable[[exp.Expr], exp.Expr | None]) -> KeyFilter | None:
-        """Return the filter with expressions replaced by `mapping`, without expressions that it maps to None; None if
-        none remain."""
-        pairs = [(e, n) for old, n in zip(self.expressions, self.names, strict=True) if (e := mapping(old)) is not None]
-        return (
-            replace(self, expressions=tuple(e for e, _ in pairs), names=tuple(n for _, n in pairs)) if pairs else None
-        )
-
     def is_complete(self, of: KeyFilter) -> bool:
         """Whether no expression of another filter is missing in this one."""
         return len(self.names) == len(of.names)
@@ -79,10 +71,10 @@ class Rows:
                 return f"SELECT * FROM ({self.sql(node.input, at, key_filter)}) WHERE {text(node.condition)}"
             case op.Project():
                 by = dict(node.items)
-                below = key_filter.mapped(lambda e: substitute(e, by)) if key_filter else None
-                return f"SELECT {_items(node.items)} FROM ({self.sql(node.input, at, below)})"
+                below = _mapped(key_filter, lambda e: substitute(e, by))
+                return f"SELECT {items_of(node.items)} FROM ({self.sql(node.input, at, below)})"
             case op.Generate():
-                below = key_filter.mapped(within(node.input.columns)) if key_filter else None
+                below = _mapped(key_filter, within(node.input.columns))
                 return _filter_rest(generate_sql(node, self.sql(node.input, at, below)), key_filter, below)
             case op.InnerJoin():
                 return self._inner(node, at, key_filter)
@@ -91,33 +83,26 @@ class Rows:
             case op.FullJoin():
                 return self._full(node, at, key_filter)
             case op.Aggregate():
-                names = {n for n, _ in node.keys}
-                by = dict(node.keys)
-                below = (
-                    key_filter.mapped(
-                        lambda e: substitute(e, by) if refs(e) <= names and _is_constant_in_group(node, e) else None
-                    )
-                    if key_filter and by
-                    else None
-                )
+                keys = dict(node.keys)
+
+                def by_keys(e: exp.Expr) -> exp.Expr | None:
+                    return substitute(e, keys) if refs(e) <= keys.keys() and _is_constant_in_group(node, e) else None
+
+                below = _mapped(key_filter, by_keys) if keys else None
                 return _filter_rest(aggregate_sql(node, self.sql(node.input, at, below)), key_filter, below)
             case op.Window():
                 return self._window(node, at, key_filter)
             case op.Distinct():
-                below = (
-                    key_filter.mapped(lambda e: e if _is_constant_in_group(node, e) else None) if key_filter else None
-                )
+                below = _mapped(key_filter, lambda e: e if _is_constant_in_group(node, e) else None)
                 return _filter_rest(
-                    f"SELECT DISTINCT {_names(node)} FROM ({self.sql(node.input, at, below)})", key_filter, below
+                    f"SELECT DISTINCT {names_of(node)} FROM ({self.sql(node.input, at, below)})", key_filter, below
                 )
             case op.UnionAll():
-                parts = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, key_filter)}))" for i in node.inputs)
+                parts = (f"(SELECT {names_of(node)} FROM ({self.sql(i, at, key_filter)}))" for i in node.inputs)
                 return f"SELECT * FROM ({' UNION ALL '.join(parts)})"
             case op.SetOp():
-                below = (
-                    key_filter.mapped(lambda e: e if _is_constant_in_group(node, e) else None) if key_filter else None
-                )
-                left, right = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, below)}))" for i in node.inputs)
+                below = _mapped(key_filter, lambda e: e if _is_constant_in_group(node, e) else None)
+                left, right = (f"(SELECT {names_of(node)} FROM ({self.sql(i, at, below)}))" for i in node.inputs)
                 return _filter_rest(
                     f"SELECT * FROM ({left} {node.kind} {'ALL' if node.all else 'DISTINCT'} {right})", key_filter, below
                 )
@@ -130,15 +115,15 @@ class Rows:
             is_kept = text(e) in same or (refs(e) and refs(e) <= names and _is_constant_in_group(node, e))
             return e if is_kept else None
 
-        below = key_filter.mapped(over_partition) if key_filter else None
-        windowed = f"SELECT *, {_items(node.items)} FROM ({self.sql(node.input, at, below)})"
+        below = _mapped(key_filter, over_partition)
+        windowed = f"SELECT *, {items_of(node.items)} FROM ({self.sql(node.input, at, below)})"
         return _filter_rest(windowed, key_filter, below)
 
     def _inner(self, node: op.InnerJoin, at: At, key_filter: KeyFilter | None) -> str:
         exact = key_filter is None
         sides: list[str] = []
         for side in node.inputs:
-            below = key_filter.mapped(map_to_side(node.on, side, node)) if key_filter else None
+            below = _mapped(key_filter, map_to_side(node.on, side, node))
             sides.append(self.sql(side, at, below))
             exact = exact or (
                 below is not None and key_filter is not None and below.is_complete(key_filter) and all(
@@ -148,18 +133,15 @@ class Rows:
         return _filter_rest(inner_join_sql(sides, node.inputs, node.on), None if exact else key_filter, None)
 
     def _side(self, node: op.SideJoin, at: At, key_filter: KeyFilter | None) -> str:
-        left = key_filter.mapped(within(node.left.columns)) if key_filter else None
-        right = key_filter.mapped(map_to_right(node)) if key_filter and node.kind != "null_anti" else None
+        left = _mapped(key_filter, within(node.left.columns))
+        right = _mapped(key_filter, map_to_right(node)) if node.kind != "null_anti" else None
         sides = self.sql(node.left, at, left), self.sql(node.right, at, right)
         return _filter_rest(side_join_sql(node, *sides), key_filter, left)
 
     def _full(self, node: op.FullJoin, at: At, key_filter: KeyFilter | None) -> str:
         pairs = {text(exp.Coalesce(this=x, expressions=[y])): (x, y) for x, y in _pairs(node)}
         pairs |= {text(exp.Coalesce(this=y, expressions=[x])): (x, y) for x, y in _pairs(node)}
-        left, right = (
-            key_filter.mapped(lambda e, s=s: pairs.get(text(e), (None, None))[s]) if key_filter else None
-            for s in (0, 1)
-        )
+        left, right = (_mapped(key_filter, lambda e, s=s: pairs.get(text(e), (None, None))[s]) for s in (0, 1))
         sides = self.sql(node.left, at, left), self.sql(node.right, at, right)
         return _filter_rest(full_join_sql(node, *sides), key_filter, left)
 
@@ -209,7 +191,7 @@ def full_join_sql(node: op.FullJoin, left: str, right: str) -> str:
 
 def aggregate_sql(node: op.Aggregate, below: str) -> str:
     """Return the SQL of GROUP BY."""
-    listed = _items((*node.keys, *node.calls)) or "1"
+    listed = items_of((*node.keys, *node.calls)) or "1"
     if not node.keys:
         having = " HAVING count(*) > 0" if node.vanishes else ""
         return f"SELECT {listed} FROM ({below}){having}"
@@ -223,11 +205,13 @@ def generate_sql(node: op.Generate, below: str, more: str = "") -> str:
     return f"SELECT *{more} FROM ({below}) LATERAL VIEW {outer}{text(node.call)} generated AS {names}"
 
 
-def _items(items: Sequence[op.Item]) -> str:
+def items_of(items: Sequence[op.Item]) -> str:
+    """Return the list of a SELECT of some expressions."""
     return ", ".join(f"{text(e)} AS {quote(n)}" for n, e in items)
 
 
-def _names(node: op.Node) -> str:
+def names_of(node: op.Node) -> str:
+    """Return the list of a SELECT of all columns of an operator."""
     return ", ".join(quote(c) for c in node.columns)
 
 
@@ -236,6 +220,17 @@ def _all(on: Sequence[exp.Expr]) -> str:
 
 
 # --- mapping a key filter -------------------------------------------------------------------------------------------
+
+
+def _mapped(key_filter: KeyFilter | None, mapping: Callable[[exp.Expr], exp.Expr | None]) -> KeyFilter | None:
+    """Return a filter by mapped expressions, without those that are mapped to None; None if none remain."""
+    if key_filter is None:
+        return None
+    mapped = [(mapping(e), n) for e, n in zip(key_filter.expressions, key_filter.names, strict=True)]
+    pairs = [(e, n) for e, n in mapped if e is not None]
+    if not pairs:
+        return None
+    return replace(key_filter, expressions=tuple(e for e, _ in pairs), names=tuple(n for _, n in pairs))
 
 
 def within(columns: Sequence[str]) -> Callable[[exp.Expr], exp.Expr | None]:

@@ -344,6 +344,13 @@ def scans(node: Node) -> list[Scan]:
     return [n for n in walk(node) if isinstance(n, Scan)]
 
 
+def top_operator(node: Node) -> Node:
+    """Return the topmost operator other than projections and filters."""
+    while isinstance(node, Project | Filter):
+        node = node.input
+    return node
+
+
 def expressions(node: Node) -> list[exp.Expr]:
     """Return the operator's own expressions."""
     match node:

@@ -96,10 +96,7 @@ class RowFrames:
         return [
             f"count_if({condition})"
             for side in _SIDES
-            for condition in (
-                self._is_read(side),
-                f"{side} AND {side}{_AT} BETWEEN {side}{_FIRST} AND {side}{_LAST}",
-            )
+            for condition in (self._is_read(side), f"{side} AND {side}{_AT} BETWEEN {side}{_FIRST} AND {side}{_LAST}")
         ]
 
     def at(self, side: str, numbered: str) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from sqlglot import exp
 
 from lake_assets.models.operators import query_tree as op
-from lake_assets.models.operators.query_tree import column, refs, substitute, text
+from lake_assets.models.operators.query_tree import column, refs, substitute, text, top_operator
 from lake_assets.models.operators.stability import Doubt, State, state, worst
 
 
@@ -51,9 +51,9 @@ def identity(tree: op.Tree, key: Collection[str]) -> Identity | Doubt | None:
     if doubt is None:
         return None
     exact: dict[str, exp.Expr] = {o: column(c) for o, c in tree.outputs.items() if o not in doubtful}
-    top = _top(tree.root)
+    top = top_operator(tree.root)
     is_rounded = State(doubtful, whole.rows).is_rounded
-    if top and state(top.input).is_rounded:
+    if isinstance(top, op.Aggregate) and top.keys and state(top.input).is_rounded:
         groups = _groups(tree.root, exact, lambda node, _: node is top.input)
         if groups and len(groups[1]) == len(top.keys):
             return Identity("group", groups[1], groups[0], doubt, is_rounded)
@@ -96,10 +96,3 @@ def _groups(
         if not columns:
             return None
     return node, columns
-
-
-def _top(node: op.Node) -> op.Aggregate | None:
-    """Return the topmost GROUP BY if only projections and filters are above it; else None."""
-    while isinstance(node, op.Project | op.Filter):
-        node = node.input
-    return node if isinstance(node, op.Aggregate) and node.keys else None

@@ -166,7 +166,7 @@ class _Call:
         return self.frame.rows if self.frame else 0
 
     def check_replaced(self, types: Mapping[str, str]) -> None:
-        """Raise ModelError for an expression of a replaced column that Spark does not accept as the value of one row."""
+        """Raise ModelError for a replaced column's expression that Spark does not accept as the value of one row."""
         model = self._spec.model
         for parameter, table in self._spec.inputs.items():
             rows = self._at(table)

@@ -21,20 +21,16 @@ from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.operators.adjustable_groups import Retraction, retraction
 from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
-from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Tree, walk
+from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Tree, top_operator, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt, are_windows_certain
 from lake_assets.models.sql.compiler import compiled
 from lake_assets.models.sql.constant_rows import generated_rows, table_functions_as_queries
-from lake_assets.models.sql.result_key import is_ordered, result_key, top_operator
+from lake_assets.models.sql.result_key import is_ordered, result_key
 from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error
 from lake_assets.models.sql.sql_functions import warnings, wide_generator
-from lake_assets.models.sql.sql_rewrite import (
-    named_windows_inlined,
-    semi_joins_as_exists,
-    whole_query_reason,
-)
+from lake_assets.models.sql.sql_rewrite import named_windows_inlined, semi_joins_as_exists, whole_query_reason
 from lake_assets.models.sql.time_windows import time_windows_called
 from lake_assets.models.sql.using_joins import using_as_on
 
@@ -256,7 +252,7 @@ def _with_strategy(plan: ModelPlan, tree: Tree, time: str) -> ModelPlan:
         return replace(plan, strategy="ranges", why=why)
     if why := why or reason_all_rows_change(tree.root, set(plan.sources), each=True):
         return replace(plan, why=why)
-    retracted, reason = retraction(tree, annotated)
+    retracted, reason = retraction(tree, lambda e, _: annotated(e))
     if retracted and set(key) != set(retracted.keys.values()):
         retracted, reason = None, f"the declared key {list(key)} differs from its GROUP BY columns"
     if isinstance(row_identity, Doubt) and not retracted:
@@ -270,7 +266,7 @@ def _with_strategy(plan: ModelPlan, tree: Tree, time: str) -> ModelPlan:
         )
         return replace(plan, strategy="retract", why=what, retraction=retracted)
     why = f"{describe(key_operators[0])}: a change only affects the keys of its rows"
-    if reason and isinstance(top_operator(tree), Aggregate):
+    if reason and isinstance(top_operator(tree.root), Aggregate):
         why += f"; {reason}"
     if isinstance(row_identity, Identity):
         why += f"; {row_identity.why}"

@@ -9,17 +9,10 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import top_operator
 from lake_assets.models.operators.unique_columns import unique
 from lake_assets.models.sql.compiler import compiled
 from lake_assets.models.sql.scopes import Uncompilable
-
-
-def top_operator(tree: op.Tree) -> op.Node:
-    """Return the topmost operator other than projections and filters."""
-    node = tree.root
-    while isinstance(node, op.Project | op.Filter):
-        node = node.input
-    return node
 
 
 def is_ordered(
@@ -64,7 +57,7 @@ def result_key(tree: op.Tree | None, declared: Sequence[str] | None) -> tuple[tu
         if key and key <= set(back):
             positions = {o: i for i, o in enumerate(tree.outputs)}
             names = sorted((back[c] for c in key), key=positions.__getitem__)
-            top = top_operator(tree)
+            top = top_operator(tree.root)
             origin = "the columns of GROUP BY" if isinstance(top, op.Aggregate) else "derived from the query"
             return tuple(names), origin
     if frozenset() in unique(tree.root):

@@ -49,7 +49,7 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> StepResult:
     assert tree is not None
     retracted, reason = None, ""
     if plan.retraction is not None:
-        retracted, reason = retraction(tree, lambda e: ctx.type_of(e, grouped_input(tree)))
+        retracted, reason = retraction(tree, ctx.type_of)
     if retracted and (done := adjust_at_once(ctx, tree, retracted)):
         return done if done.strategy == "none" else done.because(why)
     deltas = Deltas(ctx.frames, ctx.rows, ctx.sources.feed, ctx.sources.size)
@@ -102,21 +102,12 @@ def _renewed(ctx: ModelContext, tree: op.Tree, by: Identity, deltas: Deltas, str
 def _keys(ctx: ModelContext, tree: op.Tree, node: op.Node, keys: Mapping[str, str], deltas: Deltas) -> StepResult:
     """Recompute the rows of the touched keys and replace them."""
     below, _ = keys_of(node)
-    changed_keys = deltas.changed_input_keys(node, below)
+    changed_keys = deltas.changed_keys([(i, below) for i in node.inputs])
     if changed_keys is None:
         return ctx.nothing("no key touched")
     names = {o: f"__k{i}" for i, o in enumerate(keys)}
     replace_keys(ctx, tree, changed_keys, names, None)
     return StepResult("keys", f"{changed_keys.rows} keys recomputed")
-
-
-def grouped_input(tree: op.Tree) -> op.Node:
-    """Return the input of the topmost GROUP BY."""
-    node = tree.root
-    while isinstance(node, op.Project):
-        node = node.input
-    assert isinstance(node, op.Aggregate)
-    return node.input
 
 
 def _is_by(by: Identity, keys: Collection[str]) -> bool:

@@ -47,7 +47,7 @@ class Renewal:
         if not self._columns:
             return Renewed(None, "", lost=f"values of {', '.join(self.by.columns)} cannot be compared")
         if self.by.kind == "group":
-            keys = self.deltas.changed_keys(self.by.node, [self.by.columns[o] for o in self._columns])
+            keys = self.deltas.changed_keys([(self.by.node, [self.by.columns[o] for o in self._columns])])
             return self._recomputed(keys, "groups") if keys else Renewed(None, "no group touched")
         sql = self.deltas.sql(self.tree.root)
         if sql is None:

@@ -11,10 +11,7 @@ from lake_assets.models.operators.adjustable_groups import IN_DOUBT, RECOMPUTE, 
 from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.maintenance import is_linear
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple
-from lake_assets.models.operators.query_tree import (
-    Tree,
-    scans,
-)
+from lake_assets.models.operators.query_tree import Tree, scans
 from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.stored_result import full_for_lost_rows, replace_keys
