@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lake_assets.capture import capture
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import describe, maintained
-from lake_assets.models.operators.query_tree import Node, Project, Tree
-from lake_assets.models.operators.table_columns import origins
+from lake_assets.models.operators.query_tree import Node, Project, Scan, Tree, definitions, refs
 from lake_assets.models.sql.model_plan import Choice, ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.model_runs import SqlModelStep, choice
@@ -116,4 +115,11 @@ def _operator(node: Node, model: ModelPlan) -> Operator:
 
 def lineage(tree: Tree) -> dict[str, tuple[str, ...]]:
     """Return the source columns that each column of the result depends on."""
-    return {o: tuple(f"{t}.{c}" for t, c in origins(tree.root, n)) for o, n in tree.outputs.items()}
+    return {o: tuple(f"{t}.{c}" for t, c in _origins(tree.root, n)) for o, n in tree.outputs.items()}
+
+
+def _origins(node: Node, name: str) -> dict[tuple[TableId, str], None]:
+    """Return the columns of tables that a column of an operator is computed from."""
+    if isinstance(node, Scan):
+        return {(node.table, node.fields[name]): None} if name in node.fields else {}
+    return {o: None for below, e in definitions(node, name) for r in sorted(refs(e)) for o in _origins(below, r)}

@@ -205,16 +205,16 @@ class Frames:
     """Creates frames, and releases them when the scope closes.
 
     Args:
+        spark: the session.
         scope: views and materialized rows live until it closes.
-        run: runs SQL over frames by name (default: `spark_frames.over`); raises a named error if Spark does not accept
-            it.
+
+    Attributes:
+        sql: runs SQL over frames by name; a step sets a function that raises a named error if Spark does not accept it.
     """
 
-    def __init__(
-        self, spark: SparkSession, scope: contextlib.ExitStack, run: Callable[..., DataFrame] | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, scope: contextlib.ExitStack) -> None:
         self.spark, self._scope = spark, scope
-        self.sql: Callable[..., DataFrame] = run or (lambda sql, frames=None: over(spark, sql, frames or {}))
+        self.sql: Callable[..., DataFrame] = lambda sql, frames=None: over(spark, sql, frames or {})
 
     def view(self, rows: DataFrame) -> str:
         """Register rows as a view, and return its name."""

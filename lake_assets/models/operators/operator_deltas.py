@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from lake_assets.lake import TableId
 from lake_assets.models.operators import query_tree as op
-from lake_assets.models.operators.both_ends import AT_END, AT_START, at_both_ends, row_key
+from lake_assets.models.operators.both_ends import AT_END, AT_START, read_once, read_twice, row_key
 from lake_assets.models.operators.kept_frames import MAX_BROADCAST, Frame, Frames
 from lake_assets.models.operators.operator_rows import (
     At,
@@ -314,11 +314,32 @@ class Deltas:
     def _at_both_ends(
         self, node: op.Node, key_filter: KeyFilter, computed: Callable[[str], str], *aggregates: str
     ) -> tuple[str, list[Any]]:
-        """See `both_ends.at_both_ends`."""
-        change = None
+        """Compute something from the rows of an operator at the start and at the end.
+
+        Args:
+            node: the operator.
+            key_filter: selects all changed rows, among others.
+            computed: returns the SQL to compute, which keeps all inserted rows, from SQL of rows with `AT_START` and
+                `AT_END`.
+            aggregates: SQL of aggregates over the computed rows.
+
+        Returns:
+            A view of the computed rows, and the aggregates.
+        """
+        end = self._rows.sql(node, "end", key_filter)
         if row_key(node) and (feed := self._feed(scans(node)[0].table)) and (changed := self.sql(node)):
-            change = changed, "/*+ BROADCAST(inserted) */" if feed.rows <= MAX_BROADCAST else ""
-        return at_both_ends(node, self._rows, self._frames, key_filter, change, computed, *aggregates)
+            hint = "/*+ BROADCAST(inserted) */" if feed.rows <= MAX_BROADCAST else ""
+            result, (marked, *values) = self._frames.materialize_with_aggregates(
+                computed(read_once(node, end, changed, hint)), f"count_if(NOT {AT_START})", *aggregates
+            )
+            (inserted,) = self._frames.sql(f"SELECT count_if({SIGN} > 0) AS n FROM ({changed})").collect()
+            if marked == inserted["n"]:
+                return self._frames.view(result), values
+            # Somebody has written a row under an existing key: the key does not tell which of both is new.
+        start = self._rows.sql(node, "start", key_filter)
+        sql = computed(read_twice(node, start, end))
+        result, (_, *values) = self._frames.materialize_with_aggregates(sql, "count(*)", *aggregates)
+        return self._frames.view(result), values
 
 
 def keys_of(node: op.Node) -> tuple[list[exp.Expr], list[exp.Expr]]:

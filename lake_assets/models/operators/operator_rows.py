@@ -198,11 +198,11 @@ def aggregate_sql(node: op.Aggregate, below: str) -> str:
     return f"SELECT {listed} FROM ({below}) GROUP BY {', '.join(text(e) for _, e in node.keys)}"
 
 
-def generate_sql(node: op.Generate, below: str, more: str = "") -> str:
+def generate_sql(node: op.Generate, below: str) -> str:
     """Return the SQL of LATERAL VIEW."""
     outer = "OUTER " if node.outer else ""
     names = ", ".join(quote(c) for c in node.generated)
-    return f"SELECT *{more} FROM ({below}) LATERAL VIEW {outer}{text(node.call)} generated AS {names}"
+    return f"SELECT * FROM ({below}) LATERAL VIEW {outer}{text(node.call)} generated AS {names}"
 
 
 def items_of(items: Sequence[op.Item]) -> str:

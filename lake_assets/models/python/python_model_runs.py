@@ -92,7 +92,7 @@ def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, ty
         return writer.everything(call.from_the_beginning().rows(), "a lookup changed", again=True)
     if spec.model.replace:
         call.find_affected(types)
-        if not call.affected_rows:
+        if not (call.frame and call.frame.rows):
             return writer.nothing("no row of its inputs changed")
     rows = call.rows()
     if writer.columns_differ(rows, types):
@@ -143,7 +143,8 @@ class _Call:
         name, where = self._function.__name__, where_is(self._function)
         origin = getattr(self._function, "origin", None)
         try:
-            rows: object = self._function(**self._arguments())
+            arguments = {n: self._argument(n, kind) for n, kind in self._spec.model.parameters.items()}
+            rows: object = self._function(**arguments)
         except ModelError as e:
             raise located(e, origin) if origin else ModelError(f"{where}: model {self._spec.table}: {e}") from e
         except LakeError:
@@ -159,11 +160,6 @@ class _Call:
                 f"{where}: model {self._spec.table}: {name} returned {type(rows).__name__}: return a DataFrame of Spark"
             )
         return as_stored(rows)
-
-    @property
-    def affected_rows(self) -> int:
-        """The number of affected keys."""
-        return self.frame.rows if self.frame else 0
 
     def check_replaced(self, types: Mapping[str, str]) -> None:
         """Raise ModelError for a replaced column's expression that Spark does not accept as the value of one row."""
@@ -205,9 +201,6 @@ class _Call:
         if model.write == "replace-ranges":
             self.span = span_of(self._spec, self.frame)
 
-    def _arguments(self) -> dict[str, Changes | Lookup | Affected]:
-        return {parameter: self._argument(parameter, kind) for parameter, kind in self._spec.model.parameters.items()}
-
     def _argument(self, parameter: str, kind: type) -> Changes | Lookup | Affected:
         if kind is Affected:
             return self._affected()
@@ -216,15 +209,8 @@ class _Call:
             return Lookup(table, self._pinned[table], self._at(table))
         model = self._spec.model
         expressions = {c: e for c in model.replace if (e := model.expression(c, parameter))}
-        return Changes(
-            table,
-            self._windows[table],
-            self.captures[table],
-            self._lake.spark(),
-            self._at(table),
-            self._affected,
-            expressions,
-        )
+        window, captured, spark = self._windows[table], self.captures[table], self._lake.spark()
+        return Changes(table, window, captured, spark, self._at(table), self._affected, expressions)
 
     def _affected(self) -> Affected:
         model = self._spec.model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -13,8 +14,7 @@ from lake_assets.lake.spark_functions import is_generator, is_wide
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.operator_types import short_type
-from lake_assets.models.operators.query_tree import column, conjuncts, refs
-from lake_assets.models.operators.table_columns import narrowed
+from lake_assets.models.operators.query_tree import column, conjuncts, expressions, refs, walk, with_inputs
 from lake_assets.models.sql.constant_rows import constant_rows
 from lake_assets.models.sql.grouped_subqueries import over_groups
 from lake_assets.models.sql.grouping_sets import grouped, grouping, grouping_call
@@ -45,7 +45,21 @@ def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], key
         result = compiler.query(query, {}, None)
     except Uncompilable as e:
         raise Uncompilable(compiler.with_query_names(str(e))) from e
-    return narrowed(op.Tree(result.node, dict(result.outputs)))
+    return _narrowed(op.Tree(result.node, dict(result.outputs)))
+
+
+def _narrowed(tree: op.Tree) -> op.Tree:
+    """Return the tree, reading only the columns of tables that it uses."""
+    used = set(tree.outputs.values()) | {n for node in walk(tree.root) for e in expressions(node) for n in refs(e)}
+
+    def narrow(node: op.Node) -> op.Node:
+        if not isinstance(node, op.Scan):
+            return with_inputs(node, [narrow(i) for i in node.inputs])
+        used_fields = {n: c for n, c in node.fields.items() if n in used}
+        first = dict(list(node.fields.items())[:1])
+        return replace(node, fields=used_fields or first)
+
+    return op.Tree(narrow(tree.root), tree.outputs)
 
 
 class Compiler:

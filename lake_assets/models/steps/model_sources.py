@@ -9,6 +9,7 @@ from functools import cached_property
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -181,15 +182,17 @@ class Sources:
         """Return the names that the columns read from a table have in another of its schemas; None: all columns."""
         if table not in self.needed:
             return None
-        ids = {f.field_id for f in self.tables[table].schema().fields if f.name in self.needed[table]}
+        ids = {f.field_id for f in self._fields(table)}
         return {f.name for f in schema.fields if f.field_id in ids}
 
     def _kinds(self, table: TableId) -> dict[str, str]:
         """Return Spark's types, as simple strings, of the columns that are read from a table."""
-        columns = (
-            f for f in self.tables[table].schema().fields if table not in self.needed or f.name in self.needed[table]
-        )
-        return {f.name: spark_type(f.field_type).lower() for f in columns}
+        return {f.name: spark_type(f.field_type).lower() for f in self._fields(table)}
+
+    def _fields(self, table: TableId) -> list[NestedField]:
+        """Return the columns that are read from a table."""
+        fields = self.tables[table].schema().fields
+        return [f for f in fields if table not in self.needed or f.name in self.needed[table]]
 
     def _within(self, table: TableId) -> dict[str, tuple[int, int]]:
         """Return the bounds of whole-number columns in the captured files as of the start, where statistics give
@@ -210,9 +213,7 @@ class Sources:
         """
         older_fields = {f.field_id: f for f in schema.fields}
         columns: list[str] = []
-        for f in self.tables[table].schema().fields:
-            if table in self.needed and f.name not in self.needed[table]:
-                continue
+        for f in self._fields(table):
             kind, older = spark_type(f.field_type), older_fields.get(f.field_id)
             value = quote(older.name) if older else "NULL"
             if older is None and f.initial_default is not None:
