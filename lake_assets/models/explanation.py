@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lake_assets.capture import capture
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import describe, maintained
-from lake_assets.models.operators.query_tree import Node, Project, Tree
-from lake_assets.models.operators.table_columns import origins
-from lake_assets.models.sql.model_plan import ModelPlan
-from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
+from lake_assets.models.operators.query_tree import Node, Project, Scan, Tree, definitions, refs
+from lake_assets.models.sql.model_plan import Choice, ModelPlan
+from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.model_runs import SqlModelStep, choice
 from lake_assets.models.steps.planned_models import planned
 from lake_assets.models.steps.recomputed_ranges import tables_without_column
 from lake_assets.tables.outcome import Absorbed
 from lake_assets.tables.pending_windows import continues
+
+OTHER_QUERY = "the table was built by another query"
 
 
 @dataclass(frozen=True)
@@ -69,38 +70,31 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
     """
     tables = {s: lake.table(s) for s in spec.sources}
     target = lake.find(spec.table)
-    model = planned(spec, tables)
-    step = SqlModelStep(spec)
+    model, step = planned(spec, tables), SqlModelStep(spec)
     windows = step.windows_of(target, tables)
-    state, now, now_why, expected = "new", "full", "first run", None
-    absorbed: tuple[Absorbed, ...] = ()
+    open_ = {s: w for s, w in windows.items() if not w.is_absorbed}
+    now, expected, absorbed = Choice("full", "first run"), None, ()
+    state = "new"
     if target is not None and not step.is_same_definition(target):
-        state, now_why = "changed", "the table was built by another query"
+        state, now = "changed", Choice("full", OTHER_QUERY)
         if spec.on_query_change == "stop":
-            now, now_why = (
-                "stop",
-                "the table was built by another query, and the model declares `on_query_change: stop`",
-            )
+            now = Choice("stop", f"{OTHER_QUERY}, and the model declares `on_query_change: stop`")
     elif target is not None and (lost := [w.lost.why for w in windows.values() if w.lost]):
-        state, now_why = "pending", "; ".join(lost)
+        state, now = "pending", Choice("full", "; ".join(lost))
+    elif target is not None and continues(windows.values()) and not open_:
+        state, now = "current", Choice("", "")
     elif target is not None and continues(windows.values()):
-        state, now, now_why = "current", "", ""
-        if open_ := {s: w for s, w in windows.items() if not w.is_absorbed}:
-            with contextlib.ExitStack() as scope:
-                captures = {s: scope.enter_context(capture(lake, s, w.start, w.end)) for s, w in open_.items()}
-                absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
-                expected = estimate(
-                    model.strategy, windows, tables, captures, past_costs(target), spec.full_above, target=target,
-                    operators=model.operators, is_read=spec.is_read,
-                )  # fmt: skip
-                changed = {s for s, c in captures.items() if not c.is_empty}
-            state = "pending"
-            now, now_why = choice(model, expected, changed) if changed else ("none", "no row of its sources changed")
+        with contextlib.ExitStack() as scope:
+            captures = {s: scope.enter_context(capture(lake, s, w.start, w.end)) for s, w in open_.items()}
+            absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
+            expected = step.expected(model, target, tables, windows, captures)
+            now = choice(model, expected, captures) or Choice("none", "no row of its sources changed")
+        state = "pending"
     why = model.why
     if spec.span and model.tree and (untraceable := tables_without_column(model.tree, spec.span.column)):
         why += f"; a change of {', '.join(map(str, untraceable))} recomputes everything: it has no such column"
     return Explanation(
-        str(spec.table), model.strategy, why, model.key, model.key_why, state, now, now_why,
+        str(spec.table), model.strategy, why, model.key, model.key_why, state, *now,
         tuple(map(str, spec.sources)), absorbed, expected,
         _operator(model.tree.root, model) if model.tree else None,
         lineage(model.tree) if model.tree else {}, model.warnings,
@@ -121,4 +115,11 @@ def _operator(node: Node, model: ModelPlan) -> Operator:
 
 def lineage(tree: Tree) -> dict[str, tuple[str, ...]]:
     """Return the source columns that each column of the result depends on."""
-    return {o: tuple(f"{t}.{c}" for t, c in origins(tree.root, n)) for o, n in tree.outputs.items()}
+    return {o: tuple(f"{t}.{c}" for t, c in _origins(tree.root, n)) for o, n in tree.outputs.items()}
+
+
+def _origins(node: Node, name: str) -> dict[tuple[TableId, str], None]:
+    """Return the columns of tables that a column of an operator is computed from."""
+    if isinstance(node, Scan):
+        return {(node.table, node.fields[name]): None} if name in node.fields else {}
+    return {o: None for below, e in definitions(node, name) for r in sorted(refs(e)) for o in _origins(below, r)}

@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.models.sql.model_plan import fingerprint, parse
 from lake_assets.models.sql.sql_errors import Origin
 from lake_assets.tables.audits.audit_kinds import Audit, EqualsQuery
 from lake_assets.tables.partitioning.table_partitions import Partitions
@@ -47,11 +48,7 @@ class ModelSpec:
         on_query_change: whether a changed query rebuilds the table or is an error.
         full_above: the share of changed rows above which everything is recomputed; None for the strategy's default.
         span: the column by which the table is recomputed in ranges.
-        batch: limits of a step.
-        shown: attributes of its asset.
-        audits: conditions that the table must meet before a batch is published.
         comparisons: scheduled comparisons of the table with its query.
-        partitions: its partitions, in Iceberg and in Dagster.
         on_gap: what to do if the absorbed snapshot of a source has expired.
         on_replaced: what to do if a source was replaced by another table.
         refused: why its query cannot be used, with file and line. Its steps fail with this reason.
@@ -94,6 +91,14 @@ class ModelSpec:
             else "Kept up to date from the changes in its tables:"
         )
         return f"{how}\n\n```sql\n{self.sql.strip()}\n```"
+
+    @property
+    def definition(self) -> str:
+        """A fingerprint of the query and its declaration."""
+        text = fingerprint(parse(str(self.table), self.sql), self.sql)
+        text = text if not self.key else f"{text}:{','.join(self.key)}"
+        # Files are written by the fields of Iceberg's partition spec: a changed spec rebuilds the table.
+        return f"{text}:{self.partitions.field.sql}" if self.partitions else text
 
     def check(self) -> None:
         """Raise ModelError if the query cannot be used."""

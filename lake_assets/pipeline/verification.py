@@ -43,7 +43,6 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_query
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
-from lake_assets.models.steps.model_runs import definition
 from lake_assets.models.steps.planned_models import keys_of
 from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.row_comparison import (
@@ -240,7 +239,7 @@ def expected_rows(
         spec.check()
     if (stored := table.properties.get(FINGERPRINT_PROPERTY)) is None:
         raise NotRunError(f"{spec.table} was not created by a model: it has no query to compare with")
-    if stored != (spec.definition if is_python else definition(spec)):
+    if stored != spec.definition:
         raise DefinitionChangedError(
             f"the {'declaration' if is_python else 'query'} of {spec.table} was changed since the table was computed: "
             f"run `lake-assets rebuild {spec.table}`, then verify"

@@ -14,7 +14,8 @@ from lake_assets.capture import capture
 from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.models.operators.kept_frames import Bounds, Frames
-from lake_assets.models.operators.maintenance import is_linear, source_column
+from lake_assets.models.operators.maintenance import is_linear
+from lake_assets.models.operators.operator_types import certain_type
 from lake_assets.models.operators.query_tree import Aggregate, Node
 from lake_assets.models.sql.model_plan import plan
 from lake_assets.models.steps import model_sources
@@ -22,8 +23,6 @@ from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.spark_tuning import planned_once
 from tests.models.test_plan import SCHEMAS
 from tests.models.test_strategies import World
-
-USERS, ORDERS = TableId.parse("final.users"), TableId.parse("final.orders")
 
 
 def grouped(sql: str) -> tuple[Node, exp.Expr]:
@@ -37,19 +36,19 @@ def grouped(sql: str) -> tuple[Node, exp.Expr]:
 
 
 @pytest.mark.parametrize(
-    ("sql", "column"),
+    ("sql", "kind"),
     [
-        ("SELECT user_id, sum(price) AS s FROM final.orders GROUP BY 1", (ORDERS, "price")),
-        ("SELECT u.name, sum(o.price) AS s FROM final.users u JOIN final.orders o ON u.id = o.user_id GROUP BY 1", (ORDERS, "price")),
-        ("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price AS p FROM final.orders WHERE id > 1) GROUP BY 1", (ORDERS, "price")),
-        ("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price + 1 AS p FROM final.orders) GROUP BY 1", None),
-        ("SELECT n, sum(p) AS s FROM (SELECT id AS n, id AS p FROM final.users UNION ALL SELECT id, price FROM final.orders) GROUP BY 1", None),
-        ("SELECT u.id, sum(o.price) AS s FROM final.users u LEFT JOIN final.orders o ON u.id = o.user_id GROUP BY 1", None),
+        ("SELECT user_id, sum(price) AS s FROM final.orders GROUP BY 1", "decimal(10,2)"),
+        ("SELECT u.name, sum(o.price) AS s FROM final.users u JOIN final.orders o ON u.id = o.user_id GROUP BY 1", "decimal(10,2)"),
+        ("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price AS p FROM final.orders WHERE id > 1) GROUP BY 1", "decimal(10,2)"),
+        ("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price + 1 AS p FROM final.orders) GROUP BY 1", ""),
+        ("SELECT n, sum(p) AS s FROM (SELECT id AS n, id AS p FROM final.users UNION ALL SELECT id, price FROM final.orders) GROUP BY 1", ""),
+        ("SELECT u.id, sum(o.price) AS s FROM final.users u LEFT JOIN final.orders o ON u.id = o.user_id GROUP BY 1", "decimal(10,2)"),
     ],
 )  # fmt: skip
-def test_an_unchanged_column_is_traced_to_its_table(sql: str, column: tuple[TableId, str] | None) -> None:
+def test_the_type_of_an_unchanged_column_is_that_of_its_table(sql: str, kind: str) -> None:
     node, of = grouped(sql)
-    assert source_column(node, of.name) == column
+    assert certain_type(node, of) == kind
 
 
 def test_operators_over_groups_or_other_rows_are_not_linear() -> None:

@@ -14,7 +14,6 @@ from lake_assets import Lake, Pipeline
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.model_runs import definition
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.pending import pending_of
 from lake_assets.pipeline.step_retries import absorb
@@ -115,6 +114,6 @@ def test_without_limits_the_tags_describe_all_pending_changes(
 def made(lake: Lake, spec: ModelSpec, source: Table) -> None:
     """Create a model's table with its query and a watermark, like a step."""
     lake.ensure_namespace(("agg",))
-    properties = {PIPELINE_PROPERTY: "p", FINGERPRINT_PROPERTY: definition(spec)}
+    properties = {PIPELINE_PROPERTY: "p", FINGERPRINT_PROPERTY: spec.definition}
     target = lake.catalog.create_table(TableId.parse(str(spec.table)).parts, ROWS, properties=properties)
     target.append(rows(1), snapshot_properties=to_properties({".".join(source.name()): head_of(source)}))

@@ -44,7 +44,6 @@ class Bounds:
     """Bounds of one column, as text, with the type to cast to.
 
     Attributes:
-        type: Spark's type of the column.
         low, high: the least and greatest value; None if all values are null.
         non_null: number of values that are not null.
         within: for whole numbers, the bounds that file statistics give for the values before the change.
@@ -89,10 +88,7 @@ class Frame:
     """Rows in memory, registered as a view.
 
     Attributes:
-        view: the name of the view in SQL.
-        rows: number of rows.
         bounds: bounds by column, for columns whose type supports range conditions.
-        frame: the rows.
         exact: whether a lookup must return the matching rows and no others.
     """
 
@@ -179,6 +175,11 @@ class _Renamed(Frame):
         return {n: original._values[c] for n, c in (self.of or {}).items() if n in self.bounds}
 
 
+def types_of(rows: DataFrame) -> dict[str, str]:
+    """Return the columns of rows with Spark's types, as simple strings."""
+    return {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+
+
 def has_bounds(kind: str) -> bool:
     """Whether frames have bounds of columns of a type."""
     return kind.split("(")[0] in _KINDS
@@ -200,15 +201,14 @@ class Frames:
     Args:
         spark: the session.
         scope: views and materialized rows live until it closes.
-        run: runs SQL over frames by name (default: `spark_frames.over`); raises a named error if Spark does not accept
-            it.
+
+    Attributes:
+        sql: runs SQL over frames by name; a step sets a function that raises a named error if Spark does not accept it.
     """
 
-    def __init__(
-        self, spark: SparkSession, scope: contextlib.ExitStack, run: Callable[..., DataFrame] | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, scope: contextlib.ExitStack) -> None:
         self.spark, self._scope = spark, scope
-        self.sql: Callable[..., DataFrame] = run or (lambda sql, frames=None: over(spark, sql, frames or {}))
+        self.sql: Callable[..., DataFrame] = lambda sql, frames=None: over(spark, sql, frames or {})
 
     def view(self, rows: DataFrame) -> str:
         """Register rows as a view, and return its name."""
@@ -225,13 +225,7 @@ class Frames:
     def materialize_with_aggregates(
         self, rows: DataFrame | str, *aggregates: str, frames: Mapping[str, DataFrame] | None = None
     ) -> tuple[DataFrame, list[Any]]:
-        """Compute rows now, and return them with the values of some aggregates over them.
-
-        Args:
-            rows: a DataFrame, or SQL.
-            aggregates: SQL of each aggregate.
-            frames: the DataFrames that the SQL names.
-        """
+        """Compute rows now, and return them with the values of some aggregates over them."""
         frame = self.sql(rows, frames) if isinstance(rows, str) else rows
         return computed(frame, *aggregates)
 
@@ -249,12 +243,11 @@ class Frames:
         """Compute rows now, with their number and bounds.
 
         Args:
-            rows: a DataFrame, or SQL.
             types: Spark's types by column without `SIGN`, as simple strings; default: from the schema of the rows.
             within: see `Bounds`, by column.
         """
         frame = self.sql(rows) if isinstance(rows, str) else rows
-        kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
+        kinds = types or {c: k for c, k in types_of(frame).items() if c != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if has_bounds(k)]
         aggregates = [
             e

@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId, quote, thresholds
-from lake_assets.models.operators.both_ends import AT_END, AT_START, at_both_ends, row_key
+from lake_assets.lake import TableId, thresholds
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.both_ends import AT_END, AT_START, read_once, read_twice, row_key
 from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.operators.operator_rows import (
     At,
@@ -22,30 +23,12 @@ from lake_assets.models.operators.operator_rows import (
     Rows,
     full_join_sql,
     generate_sql,
+    items_of,
+    names_of,
     scan_sql,
     side_join_sql,
 )
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    FullJoin,
-    Generate,
-    InnerJoin,
-    Node,
-    Project,
-    Scan,
-    SetOp,
-    SideJoin,
-    UnionAll,
-    Unit,
-    Window,
-    column,
-    equals,
-    refs,
-    scans,
-    text,
-)
+from lake_assets.models.operators.query_tree import column, equals, refs, scans, text
 from lake_assets.models.operators.row_frames import RowFrames, row_frames
 from lake_assets.models.operators.running_windows import RunningWindows, running_windows
 from lake_assets.tables.writing.row_differences import SIGN
@@ -57,10 +40,7 @@ class Deltas:
     """The changes of the operators of one tree in one step.
 
     Args:
-        frames: materializes rows.
-        rows: the operators' rows at start and end.
         feed: returns the changed rows of a table with `SIGN`, under the table's own names; None if no row changed.
-        size: returns the number of rows of a table.
     """
 
     def __init__(
@@ -70,13 +50,13 @@ class Deltas:
         self._sql: dict[int, str | None] = {}
         self._measured: dict[int, Frame | None] = {}
 
-    def sql(self, node: Node) -> str | None:
+    def sql(self, node: op.Node) -> str | None:
         """Return a SELECT of the change, with the operator's columns and `SIGN`; None if nothing changes."""
         if id(node) not in self._sql:
             self._sql[id(node)] = self._make(node)
         return self._sql[id(node)]
 
-    def frame(self, node: Node) -> Frame | None:
+    def frame(self, node: op.Node) -> Frame | None:
         """Return the materialized change; None if nothing changes."""
         if id(node) not in self._measured:
             sql = self.sql(node)
@@ -84,80 +64,71 @@ class Deltas:
             self._measured[id(node)] = change if change and change.rows else None
         return self._measured[id(node)]
 
-    def changed_input_keys(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
-        """Return the distinct values (`__k0`, ...) of expressions over the changes of an operator's inputs; None if no
-        row changed."""
-        return self._distinct_keys([(i, keys) for i in node.inputs])
-
-    def changed_keys(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
-        """Return the distinct values (`__k0`, ...) of expressions over an operator's changed rows; None if no row
-        changed."""
-        return self._distinct_keys([(node, keys)])
-
-    def is_direct(self, node: Node) -> bool:
+    def is_direct(self, node: op.Node) -> bool:
         """Whether all deleted rows are rows of the start, and all inserted rows are rows of the end.
 
         If several inputs of a join changed, rows that never existed are inserted and deleted: they cancel out only if
         both computations give the same values.
         """
-        if isinstance(node, Aggregate | Window | Distinct | SetOp | FullJoin):
+        if isinstance(node, op.Aggregate | op.Window | op.Distinct | op.SetOp | op.FullJoin):
             return True  # computed from the rows at the start and at the end
         changed = [i for i in node.inputs if self.sql(i) is not None]
-        is_join = isinstance(node, InnerJoin | SideJoin)
+        is_join = isinstance(node, op.InnerJoin | op.SideJoin)
         return not (is_join and len(changed) > 1) and all(self.is_direct(i) for i in changed)
 
-    def _distinct_keys(self, sides: Sequence[tuple[Node, Sequence[exp.Expr]]], more: str = "") -> Frame | None:
+    def changed_keys(self, sides: Sequence[tuple[op.Node, Sequence[exp.Expr]]], more: str = "") -> Frame | None:
+        """Return the distinct values (`__k0`, ...) of expressions over the changes of some operators; None if no row
+        changed."""
         parts = [f"SELECT {_keys(keys)} FROM ({sql})" for node, keys in sides if (sql := self._reusable(node))]
         if not parts:
             return None
         keys_frame = self._frames.measure(f"SELECT DISTINCT * FROM ({' UNION ALL '.join(parts)}){more}")
         return keys_frame if keys_frame.rows else None
 
-    def _reusable(self, node: Node) -> str | None:
+    def _reusable(self, node: op.Node) -> str | None:
         """Return the change as SQL that is cheap to read several times."""
         if is_simple(node):
             return self.sql(node)
         change = self.frame(node)
         return f"SELECT * FROM {change.view}" if change else None
 
-    def _make(self, node: Node) -> str | None:
+    def _make(self, node: op.Node) -> str | None:
         match node:
-            case Scan():
+            case op.Scan():
                 feed = self._feed(node.table)
                 return scan_sql(node, feed.view, f", {SIGN}") if feed else None
-            case Unit():
+            case op.Unit():
                 return None
-            case Filter():
+            case op.Filter():
                 below = self.sql(node.input)
                 return f"SELECT * FROM ({below}) WHERE {text(node.condition)}" if below else None
-            case Project():
+            case op.Project():
                 below = self.sql(node.input)
-                items = ", ".join(f"{text(e)} AS {quote(n)}" for n, e in node.items)
-                return f"SELECT {items}, {SIGN} FROM ({below})" if below else None
-            case Generate():
+                return f"SELECT {items_of(node.items)}, {SIGN} FROM ({below})" if below else None
+            case op.Generate():
                 below = self.sql(node.input)
                 return generate_sql(node, below) if below else None
-            case UnionAll():
-                parts = [f"(SELECT {_listed(node)}, {SIGN} FROM ({s}))" for i in node.inputs if (s := self.sql(i))]
+            case op.UnionAll():
+                parts = [f"(SELECT {names_of(node)}, {SIGN} FROM ({s}))" for i in node.inputs if (s := self.sql(i))]
                 return f"SELECT * FROM ({' UNION ALL '.join(parts)})" if parts else None
-            case InnerJoin():
+            case op.InnerJoin():
                 parts = [s for i in range(len(node.inputs)) if (s := self._joined(node, i))]
                 return f"SELECT * FROM ({' UNION ALL '.join(f'({p})' for p in parts)})" if parts else None
-            case SideJoin():
+            case op.SideJoin():
                 parts = [s for s in (self._from_left(node), self._from_right(node)) if s]
                 return f"SELECT * FROM ({' UNION ALL '.join(f'({p})' for p in parts)})" if parts else None
-            case FullJoin():
+            case op.FullJoin():
                 return self._full(node)
-            case Window() if frames := row_frames(node):
+            case op.Window() if frames := row_frames(node):
                 return self._by_frames(frames)
-            case Window() if running := running_windows(node):
+            case op.Window() if running := running_windows(node):
                 return self._running(running)
-            case Aggregate() | Window() | Distinct() | SetOp():
+            case op.Aggregate() | op.Window() | op.Distinct() | op.SetOp():
                 return self._by_key(node)
 
     # --- inner joins --------------------------------------------------------------------------------------------
 
-    def _joined(self, node: InnerJoin, position: int) -> str | None:
+    def _joined(self, node: op.InnerJoin, position: int) -> str | None:
         """Return the change of one input, joined with the inputs on its left at the start and on its right at the
         end."""
         changed = self._bounded_change(node.inputs[position])
@@ -187,20 +158,20 @@ class Deltas:
             condition = " AND ".join(f"({text(c)})" for c in on) or "true"
             sql = f"SELECT {hint} * FROM ({sql}) changed JOIN ({side_rows}) ON {condition}"
             is_counted = False
-        return f"SELECT {_listed(node)}, {SIGN} FROM ({sql})"
+        return f"SELECT {names_of(node)}, {SIGN} FROM ({sql})"
 
-    def _bounded_change(self, node: Node) -> tuple[str, Frame] | None:
+    def _bounded_change(self, node: op.Node) -> tuple[str, Frame] | None:
         """Return the change of an operator as SQL, with a frame that bounds it; None if nothing changes."""
         scan = node
-        while isinstance(scan, Filter):
+        while isinstance(scan, op.Filter):
             scan = scan.input
-        if isinstance(scan, Scan):
+        if isinstance(scan, op.Scan):
             feed, sql = self._feed(scan.table), self.sql(node)
             return (sql, feed.renamed(scan.fields)) if feed and sql else None
         frame = self.frame(node)
         return (f"SELECT * FROM {frame.view}", frame) if frame else None
 
-    def _is_small(self, node: Node) -> bool:
+    def _is_small(self, node: op.Node) -> bool:
         return is_simple(node) and all(self._size(s.table) <= thresholds.SMALL_SIDE_ROWS for s in scans(node))
 
     def _join_filter(
@@ -219,7 +190,7 @@ class Deltas:
 
     # --- outer, semi and anti joins -----------------------------------------------------------------------------
 
-    def _from_left(self, node: SideJoin) -> str | None:
+    def _from_left(self, node: op.SideJoin) -> str | None:
         """Return the change of the left side, joined with the right side at the end."""
         changed = self._reusable(node.left)
         if changed is None:
@@ -229,9 +200,9 @@ class Deltas:
             keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({changed})")
             key_filter = _key_filter([y for _, y in pairs], keys)
         right = self._rows.sql(node.right, "end", key_filter)
-        return f"SELECT {_listed(node)}, {SIGN} FROM ({side_join_sql(node, changed, right)})"
+        return f"SELECT {names_of(node)}, {SIGN} FROM ({side_join_sql(node, changed, right)})"
 
-    def _from_right(self, node: SideJoin) -> str | None:
+    def _from_right(self, node: op.SideJoin) -> str | None:
         """Return the change that changed rows of the right side cause, over the left side at the start."""
         on = node.on[:1] if node.kind == "null_anti" else node.on
         pairs = equals(on, node.left.columns, node.right.columns)
@@ -243,13 +214,13 @@ class Deltas:
         if node.kind == "null_anti":
             return self._not_in(node, pairs, changed)
         not_null = " AND ".join(f"__k{i} IS NOT NULL" for i in range(len(pairs)))
-        touched_keys = self._distinct_keys([(node.right, [y for _, y in pairs])], f" WHERE {not_null}")
+        touched_keys = self.changed_keys([(node.right, [y for _, y in pairs])], f" WHERE {not_null}")
         if touched_keys is None:
             return None
         left = self._rows.sql(node.left, "start", _key_filter([x for x, _ in pairs], touched_keys))
         return self._recomputed_left(node, left, _key_filter([y for _, y in pairs], touched_keys))
 
-    def _from_right_without_equality(self, node: SideJoin, changed: str) -> str | None:
+    def _from_right_without_equality(self, node: op.SideJoin, changed: str) -> str | None:
         """Return the change of the left rows that a changed row matches; of NOT IN, any row may be affected."""
         left = self._rows.sql(node.left, "start")
         if node.kind == "null_anti":
@@ -257,7 +228,7 @@ class Deltas:
         touched = self._frames.measure(side_join_sql(replace(node, kind="semi"), left, changed))
         return self._recomputed_left(node, f"SELECT * FROM {touched.view}", None) if touched.rows else None
 
-    def _not_in(self, node: SideJoin, pairs: Sequence[tuple[exp.Expr, exp.Expr]], changed: str) -> str | None:
+    def _not_in(self, node: op.SideJoin, pairs: Sequence[tuple[exp.Expr, exp.Expr]], changed: str) -> str | None:
         """Return the change of NOT IN: left rows without a value pass only while the subquery is empty, and a null in
         it affects all rows."""
         (x, y), *_ = pairs
@@ -267,20 +238,20 @@ class Deltas:
             node, self._rows.sql(node.left, "start", None if with_null else _key_filter([x], keys)), None
         )
 
-    def _recomputed_left(self, node: SideJoin, left: str, right: KeyFilter | None) -> str:
+    def _recomputed_left(self, node: op.SideJoin, left: str, right: KeyFilter | None) -> str:
         left_view = self._frames.view(self._frames.materialize(left))
         before, after = (
-            f"SELECT {_listed(node)}, {sign} FROM "
+            f"SELECT {names_of(node)}, {sign} FROM "
             f"({side_join_sql(node, f'SELECT * FROM {left_view}', self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
         return f"({before}) UNION ALL ({after})"
 
-    def _full(self, node: FullJoin) -> str | None:
+    def _full(self, node: op.FullJoin) -> str | None:
         pairs = equals(node.on, node.left.columns, node.right.columns)
         if pairs:
             xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-            touched_keys = self._distinct_keys([(node.left, xs), (node.right, ys)])
+            touched_keys = self.changed_keys([(node.left, xs), (node.right, ys)])
             if touched_keys is None:
                 return None
             left: KeyFilter | None = _key_filter(xs, touched_keys)
@@ -290,7 +261,7 @@ class Deltas:
                 return None
             left = right = None
         before, after = (
-            f"SELECT {_listed(node)}, {sign} FROM "
+            f"SELECT {names_of(node)}, {sign} FROM "
             f"({full_join_sql(node, self._rows.sql(node.left, at, left), self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
@@ -298,25 +269,25 @@ class Deltas:
 
     # --- by key -------------------------------------------------------------------------------------------------
 
-    def _by_key(self, node: Aggregate | Window | Distinct | SetOp) -> str | None:
+    def _by_key(self, node: op.Aggregate | op.Window | op.Distinct | op.SetOp) -> str | None:
         input_keys, own_keys = keys_of(node)
         if all(self.sql(i) is None for i in node.inputs):
             return None
         key_filter = None
         if input_keys:
-            touched_keys = self._distinct_keys([(i, input_keys) for i in node.inputs])
+            touched_keys = self.changed_keys([(i, input_keys) for i in node.inputs])
             if touched_keys is None:
                 return None
             key_filter = _key_filter(own_keys, touched_keys)
         before, after = (
-            f"SELECT {_listed(node)}, {sign} FROM ({self._rows.sql(node, at, key_filter)})" for at, sign in _sides()
+            f"SELECT {names_of(node)}, {sign} FROM ({self._rows.sql(node, at, key_filter)})" for at, sign in _sides()
         )
         return f"({before}) UNION ALL ({after})"
 
     def _by_frames(self, frames: RowFrames) -> str | None:
         """Return the rows whose frames have changed, at the start and at the end."""
         node = frames.node
-        changed = self.changed_input_keys(node, [*node.partition, *(o.this for o in frames.order)])
+        changed = self.changed_keys([(node.input, [*node.partition, *(o.this for o in frames.order)])])
         if changed is None:
             return None
         key_filter = _key_filter(node.partition, changed)
@@ -326,47 +297,68 @@ class Deltas:
         parts: list[str] = []
         for i, (side, (_, sign)) in enumerate(zip((AT_START, AT_END), _sides(), strict=True)):
             evaluated = frames.evaluated(frames.at(side, view), *counts[2 * i : 2 * i + 2])
-            parts.append(f"(SELECT {_listed(node)}, {sign} FROM ({evaluated}))")
+            parts.append(f"(SELECT {names_of(node)}, {sign} FROM ({evaluated}))")
         return " UNION ALL ".join(parts)
 
     def _running(self, running: RunningWindows) -> str | None:
         """Return the rows whose running totals have changed, at the start and at the end."""
         node = running.node
-        touched = self.changed_input_keys(node, node.partition)
+        touched = self.changed_keys([(node.input, node.partition)])
         if touched is None:
             return None
         view, _ = self._at_both_ends(node.input, _key_filter(node.partition, touched), running.differing)
         return running.change(view)
 
     def _at_both_ends(
-        self, node: Node, key_filter: KeyFilter, computed: Callable[[str], str], *aggregates: str
+        self, node: op.Node, key_filter: KeyFilter, computed: Callable[[str], str], *aggregates: str
     ) -> tuple[str, list[Any]]:
-        """See `both_ends.at_both_ends`."""
-        change = None
+        """Compute something from the rows of an operator at the start and at the end.
+
+        Args:
+            node: the operator.
+            key_filter: selects all changed rows, among others.
+            computed: returns the SQL to compute, which keeps all inserted rows, from SQL of rows with `AT_START` and
+                `AT_END`.
+            aggregates: SQL of aggregates over the computed rows.
+
+        Returns:
+            A view of the computed rows, and the aggregates.
+        """
+        end = self._rows.sql(node, "end", key_filter)
         if row_key(node) and (feed := self._feed(scans(node)[0].table)) and (changed := self.sql(node)):
-            change = changed, "/*+ BROADCAST(inserted) */" if feed.rows <= thresholds.BROADCAST_ROWS else ""
-        return at_both_ends(node, self._rows, self._frames, key_filter, change, computed, *aggregates)
+            hint = "/*+ BROADCAST(inserted) */" if feed.rows <= thresholds.BROADCAST_ROWS else ""
+            result, (marked, *values) = self._frames.materialize_with_aggregates(
+                computed(read_once(node, end, changed, hint)), f"count_if(NOT {AT_START})", *aggregates
+            )
+            (inserted,) = self._frames.sql(f"SELECT count_if({SIGN} > 0) AS n FROM ({changed})").collect()
+            if marked == inserted["n"]:
+                return self._frames.view(result), values
+            # Somebody has written a row under an existing key: the key does not tell which of both is new.
+        start = self._rows.sql(node, "start", key_filter)
+        sql = computed(read_twice(node, start, end))
+        result, (_, *values) = self._frames.materialize_with_aggregates(sql, "count(*)", *aggregates)
+        return self._frames.view(result), values
 
 
-def keys_of(node: Node) -> tuple[list[exp.Expr], list[exp.Expr]]:
+def keys_of(node: op.Node) -> tuple[list[exp.Expr], list[exp.Expr]]:
     """Return the keys by which an operator's rows depend on its inputs' rows: expressions over the inputs, and over its
     own columns."""
     match node:
-        case Aggregate():
+        case op.Aggregate():
             return [e for _, e in node.keys], [column(n) for n, _ in node.keys]
-        case Window():
+        case op.Window():
             return list(node.partition), list(node.partition)
-        case Distinct() | SetOp():
+        case op.Distinct() | op.SetOp():
             return [column(c) for c in node.columns], [column(c) for c in node.columns]
         case _:
             return [], []
 
 
-def is_simple(node: Node) -> bool:
+def is_simple(node: op.Node) -> bool:
     """Whether an operator processes the rows of one table one by one."""
-    while isinstance(node, Filter | Project | Generate):
+    while isinstance(node, op.Filter | op.Project | op.Generate):
         node = node.input
-    return isinstance(node, Scan)
+    return isinstance(node, op.Scan)
 
 
 def _sides() -> tuple[tuple[At, str], tuple[At, str]]:
@@ -379,7 +371,3 @@ def _keys(keys: Sequence[exp.Expr]) -> str:
 
 def _key_filter(expressions: Sequence[exp.Expr], keys: Frame) -> KeyFilter:
     return KeyFilter(tuple(expressions), tuple(f"__k{i}" for i in range(len(expressions))), keys)
-
-
-def _listed(node: Node) -> str:
-    return ", ".join(quote(c) for c in node.columns)

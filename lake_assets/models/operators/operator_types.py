@@ -7,39 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    FullJoin,
-    Generate,
-    InnerJoin,
-    Node,
-    Project,
-    Scan,
-    SetOp,
-    SideJoin,
-    Tree,
-    UnionAll,
-    Unit,
-    Window,
-    column,
-    refs,
-    users_text,
-)
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import column, definitions, refs, users_text, with_inputs
 
 # By name, without parameters.
 _NUMBERS = {"tinyint", "smallint", "int", "integer", "bigint", "decimal"}
 _PLAIN = {"string", "date", "timestamp", "timestamp_ntz", "boolean", "binary"}
 
 
-def certain_type(node: Node, expression: exp.Expr) -> str:
+def certain_type(node: op.Node, expression: exp.Expr) -> str:
     """Return Spark's type of an expression over an operator's columns; empty if it is not certain."""
     match expression:
         case exp.Column():
@@ -72,23 +52,14 @@ def _same(types: Sequence[str]) -> str:
     return types[0] if len(set(types)) == 1 else ""
 
 
-def _of_column(node: Node, name: str) -> str:
+def _of_column(node: op.Node, name: str) -> str:
     match node:
-        case Scan():
+        case op.Scan():
             return node.types.get(name, "")
-        case Unit():
+        case op.Unit():
             return "int"
-        case Filter() | Distinct():
-            return _of_column(node.input, name)
-        case Project() | Aggregate():
-            items = node.items if isinstance(node, Project) else (*node.keys, *node.calls)
-            return certain_type(node.input, dict(items)[name])
-        case Window() | Generate():
-            return _of_column(node.input, name) if name in node.input.columns else ""
-        case InnerJoin() | SideJoin() | FullJoin():
-            return next(_of_column(i, name) for i in node.inputs if name in i.columns)
-        case UnionAll() | SetOp():
-            return _same([_of_column(i, name) for i in node.inputs])
+        case _:
+            return _same([certain_type(below, e) for below, e in definitions(node, name)])
 
 
 def kind(type_: str) -> str:
@@ -101,7 +72,7 @@ def kind(type_: str) -> str:
     return "float" if name in ("float", "double") else type_
 
 
-def is_plain(node: Node, expression: exp.Expr) -> bool:
+def is_plain(node: op.Node, expression: exp.Expr) -> bool:
     """Whether equal values of an expression's columns always give equal results.
 
     They do not if 0.0 and -0.0 are equal, or 'a' and 'A' by a collation.
@@ -123,7 +94,7 @@ _INTS = (
 _WHOLE_OR_DECIMAL = ("tinyint", "smallint", "int", "bigint", "decimal")
 
 
-def number(node: Node, e: exp.Expr) -> str:
+def number(node: op.Node, e: exp.Expr) -> str:
     """Return the type, without parameters, of an expression that is certainly a whole number or decimal; empty if it
     may be floating-point.
     """
@@ -154,27 +125,18 @@ def number(node: Node, e: exp.Expr) -> str:
             return name if name in _WHOLE_OR_DECIMAL else ""
 
 
-def _number_of_column(node: Node, name: str) -> str:
+def _number_of_column(node: op.Node, name: str) -> str:
     match node:
-        case Scan():
+        case op.Scan():
             type_name = node.types.get(name, "").split("(")[0].replace("integer", "int")
             return type_name if type_name in _WHOLE_OR_DECIMAL else ""
-        case Unit():
+        case op.Unit():
             return "int"
-        case Filter() | Distinct():
-            return _number_of_column(node.input, name)
-        case Project() | Aggregate() | Window():
-            items = dict((*node.keys, *node.calls) if isinstance(node, Aggregate) else node.items)
-            return number(node.input, items[name]) if name in items else _number_of_column(node.input, name)
-        case Generate():
-            return _number_of_column(node.input, name) if name in node.input.columns else ""
-        case InnerJoin() | SideJoin() | FullJoin():
-            return next(_number_of_column(i, name) for i in node.inputs if name in i.columns)
-        case UnionAll() | SetOp():
-            return _widest(*(_number_of_column(i, name) for i in node.inputs))
+        case _:
+            return _widest(*(number(below, e) for below, e in definitions(node, name)))
 
 
-def _or_null(node: Node, e: exp.Expr) -> str:
+def _or_null(node: op.Node, e: exp.Expr) -> str:
     return "tinyint" if isinstance(e, exp.Null) else number(node, e)
 
 
@@ -182,10 +144,10 @@ def _widest(*types: str) -> str:
     return max(types, key=_WHOLE_OR_DECIMAL.index) if all(types) else ""
 
 
-TypeOf = Callable[[exp.Expr, Node], str]
+TypeOf = Callable[[exp.Expr, op.Node], str]
 
 
-def mixed_types_reason(node: Node, type_of: TypeOf) -> str:
+def mixed_types_reason(node: op.Node, type_of: TypeOf) -> str:
     """Return why join conditions do not determine keys: they compare values of different kinds; empty if they do not.
 
     '01' and '1' both equal 1, but not each other, so neither side's value tells which rows belong together. All such
@@ -199,14 +161,14 @@ def mixed_types_reason(node: Node, type_of: TypeOf) -> str:
         if not (left_type and right_type) or kind(left_type) == kind(right_type):
             continue
         condition.meta["mixed"] = True
-        if not isinstance(node, InnerJoin):
+        if not isinstance(node, op.InnerJoin):
             where = users_text(node, condition)
             reason = f"it compares {left_type} with {right_type} in {where}: equal values are not the same there"
     return reason
 
 
-def _compared(node: Node) -> Iterator[tuple[exp.Expr, exp.Expr, exp.Expr, tuple[Node, Node]]]:
-    if not isinstance(node, InnerJoin | SideJoin | FullJoin):
+def _compared(node: op.Node) -> Iterator[tuple[exp.Expr, exp.Expr, exp.Expr, tuple[op.Node, op.Node]]]:
+    if not isinstance(node, op.InnerJoin | op.SideJoin | op.FullJoin):
         return
     for condition in node.on:
         bare = condition
@@ -217,7 +179,7 @@ def _compared(node: Node) -> Iterator[tuple[exp.Expr, exp.Expr, exp.Expr, tuple[
         x, y = bare.this, bare.expression
         if not (refs(x) and refs(y)):
             continue
-        if isinstance(node, InnerJoin):
+        if isinstance(node, op.InnerJoin):
             yield bare, x, y, (node, node)
             continue
         left, right = set(node.left.columns), set(node.right.columns)
@@ -227,54 +189,28 @@ def _compared(node: Node) -> Iterator[tuple[exp.Expr, exp.Expr, exp.Expr, tuple[
             yield bare, x, y, (node.right, node.left)
 
 
-def with_common_types(tree: Tree, schema_of: Callable[[Node], Mapping[str, str]]) -> Tree:
+def with_common_types(tree: op.Tree, schema_of: Callable[[op.Node], Mapping[str, str]]) -> op.Tree:
     """Return the tree with each branch of a set operation cast to the types of the whole.
 
     A change may come from some branches only, and these alone do not determine the common types.
 
     Args:
-        tree: the operators.
         schema_of: returns Spark's types of an operator's columns, for types that are not certain.
     """
 
-    def convert(node: Node) -> Node:
-        match node:
-            case Scan() | Unit():
-                return node
-            case InnerJoin():
-                return _with(node, inputs=tuple(map(convert, node.inputs)))
-            case UnionAll():
-                return _branches(_with(node, inputs=tuple(map(convert, node.inputs))), schema_of)
-            case SetOp():
-                return _branches(_with(node, left=convert(node.left), right=convert(node.right)), schema_of)
-            case SideJoin() | FullJoin():
-                return _with(node, left=convert(node.left), right=convert(node.right))
-            case _:
-                return _with(node, input=convert(node.input))
+    def convert(node: op.Node) -> op.Node:
+        node = with_inputs(node, [convert(i) for i in node.inputs])
+        if not isinstance(node, op.UnionAll | op.SetOp) or all(
+            _of_column(node, c) not in ("", "void") for c in node.columns
+        ):
+            return node
+        whole = schema_of(node)
+        return with_inputs(node, [_cast_to(side, schema_of(side), whole) for side in node.inputs])
 
-    root = convert(tree.root)
-    return tree if root is tree.root else Tree(root, tree.outputs)
+    return op.Tree(convert(tree.root), tree.outputs)
 
 
-def _with(node: Node, **parts: Any) -> Any:
-    def listed(part: Any) -> tuple[Any, ...]:
-        return part if isinstance(part, tuple) else (part,)
-
-    pairs = [pair for k, new in parts.items() for pair in zip(listed(getattr(node, k)), listed(new), strict=True)]
-    return node if all(a is b for a, b in pairs) else replace(node, **parts)
-
-
-def _branches(node: UnionAll | SetOp, schema_of: Callable[[Node], Mapping[str, str]]) -> Node:
-    if all(_of_column(node, c) not in ("", "void") for c in node.columns):
-        return node
-    whole = schema_of(node)
-    sides = [_cast_to(side, schema_of(side), whole) for side in node.inputs]
-    if isinstance(node, SetOp):
-        return _with(node, left=sides[0], right=sides[1])
-    return _with(node, inputs=tuple(sides))
-
-
-def _cast_to(side: Node, types: Mapping[str, str], target_types: Mapping[str, str]) -> Node:
+def _cast_to(side: op.Node, types: Mapping[str, str], target_types: Mapping[str, str]) -> op.Node:
     if all(types[c] == target_types[c] for c in side.columns):
         return side
     items = tuple(
@@ -282,4 +218,4 @@ def _cast_to(side: Node, types: Mapping[str, str], target_types: Mapping[str, st
         for c in side.columns
     )
     # Names may repeat in the projection, since each operator is a SELECT of its own.
-    return Project(side, items)
+    return op.Project(side, items)

@@ -6,24 +6,31 @@ share names. Expressions are sqlglot's, over these names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, quote
 from lake_assets.lake.sql_text import DIALECT
 
 Item = tuple[str, exp.Expr]
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class _Leaf:
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """No inputs."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(_Leaf):
     """One occurrence of a table in the query.
 
     Attributes:
-        table: the table.
         alias: the query's name for this occurrence.
         fields: the table's column for each column of the tree.
         keys: sets of columns that each identify a row.
@@ -41,14 +48,9 @@ class Scan:
         """Output columns."""
         return tuple(self.fields)
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """No inputs."""
-        return ()
-
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class Unit(_Leaf):
     """One row that belongs to no table: the input of a SELECT without FROM, and of each row of VALUES.
 
     Attributes:
@@ -61,11 +63,6 @@ class Unit:
     def columns(self) -> tuple[str, ...]:
         """Output columns."""
         return (self.name,)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """No inputs."""
-        return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +78,27 @@ class _Single:
     def inputs(self) -> tuple[Node, ...]:
         """The only input."""
         return (self.input,)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pair:
+    left: Node
+    right: Node
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Output columns."""
+        return (*self.left.columns, *self.right.columns)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Left and right input."""
+        return (self.left, self.right)
+
+
+@dataclass(frozen=True, eq=False)
+class _Many:
+    inputs: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,10 +173,9 @@ class Distinct(_Single):
 
 
 @dataclass(frozen=True, eq=False)
-class InnerJoin:
+class InnerJoin(_Many):
     """Inner join of any number of inputs; each condition is over at least two of them."""
 
-    inputs: tuple[Node, ...]
     on: tuple[exp.Expr, ...]
 
     @property
@@ -168,56 +185,34 @@ class InnerJoin:
 
 
 @dataclass(frozen=True, eq=False)
-class SideJoin:
+class SideJoin(_Pair):
     """Left, semi or anti join.
 
     Attributes:
-        left, right: the inputs.
         kind: `left`, `semi` (EXISTS, IN), `anti` (NOT EXISTS), `null_anti` (NOT IN: a null on either side counts as a
             match).
         on: the conditions.
     """
 
-    left: Node
-    right: Node
     kind: Literal["left", "semi", "anti", "null_anti"]
     on: tuple[exp.Expr, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Output columns."""
-        return (*self.left.columns, *self.right.columns) if self.kind == "left" else self.left.columns
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """Left and right input."""
-        return (self.left, self.right)
+        return super().columns if self.kind == "left" else self.left.columns
 
 
 @dataclass(frozen=True, eq=False)
-class FullJoin:
+class FullJoin(_Pair):
     """FULL OUTER JOIN."""
 
-    left: Node
-    right: Node
     on: tuple[exp.Expr, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Output columns."""
-        return (*self.left.columns, *self.right.columns)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """Left and right input."""
-        return (self.left, self.right)
 
 
 @dataclass(frozen=True, eq=False)
-class UnionAll:
+class UnionAll(_Many):
     """All rows of all inputs, which have the same columns."""
-
-    inputs: tuple[Node, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -226,11 +221,9 @@ class UnionAll:
 
 
 @dataclass(frozen=True, eq=False)
-class SetOp:
+class SetOp(_Pair):
     """INTERSECT or EXCEPT of two inputs with the same columns."""
 
-    left: Node
-    right: Node
     kind: Literal["INTERSECT", "EXCEPT"]
     all: bool
 
@@ -239,27 +232,11 @@ class SetOp:
         """Output columns."""
         return self.left.columns
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """Left and right input."""
-        return (self.left, self.right)
-
 
 Node = (
-    Scan
-    | Unit
-    | Filter
-    | Project
-    | Generate
-    | Aggregate
-    | Window
-    | Distinct
-    | InnerJoin
-    | SideJoin
-    | FullJoin
-    | UnionAll
-    | SetOp
-)
+    Scan | Unit | Filter | Project | Generate | Aggregate | Window | Distinct
+    | InnerJoin | SideJoin | FullJoin | UnionAll | SetOp
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +245,11 @@ class Tree:
 
     root: Node
     outputs: Mapping[str, str]
+
+    @property
+    def selected(self) -> str:
+        """The list of a SELECT of the result from the rows of the topmost operator."""
+        return ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in self.outputs.items())
 
 
 # --- expressions --------------------------------------------------------------------------------------------------
@@ -362,6 +344,13 @@ def scans(node: Node) -> list[Scan]:
     return [n for n in walk(node) if isinstance(n, Scan)]
 
 
+def top_operator(node: Node) -> Node:
+    """Return the topmost operator other than projections and filters."""
+    while isinstance(node, Project | Filter):
+        node = node.input
+    return node
+
+
 def expressions(node: Node) -> list[exp.Expr]:
     """Return the operator's own expressions."""
     match node:
@@ -379,3 +368,32 @@ def expressions(node: Node) -> list[exp.Expr]:
             return list(node.on)
         case _:
             return []
+
+
+def definitions(node: Node, name: str) -> list[tuple[Node, exp.Expr]]:
+    """Return what a column of an operator is computed from: expressions over its inputs, each with the input."""
+    match node:
+        case Scan() | Unit():
+            return []
+        case Project() | Aggregate() | Window():
+            items = dict((*node.keys, *node.calls) if isinstance(node, Aggregate) else node.items)
+            return [(node.input, items.get(name) or column(name))]
+        case Generate() if name in node.generated:
+            return [(node.input, node.call)]
+        case _:
+            return [(i, column(name)) for i in node.inputs if name in i.columns]
+
+
+def with_inputs(node: Node, inputs: Sequence[Node]) -> Node:
+    """Return an operator over other inputs; the operator itself if they are the same."""
+    if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
+        return node
+    match node:
+        case Scan() | Unit():
+            return node
+        case InnerJoin() | UnionAll():
+            return replace(node, inputs=tuple(inputs))
+        case SideJoin() | FullJoin() | SetOp():
+            return replace(node, left=inputs[0], right=inputs[1])
+        case _:
+            return replace(node, input=inputs[0])

@@ -30,8 +30,6 @@ class RowFrames:
     """Frames of a window operator.
 
     Attributes:
-        node: the operator.
-        order: its ORDER BY.
         ends: first and last row of each function's frame, relative to the current row.
         back, forward: how many rows before and after the current row the frames reach.
     """
@@ -98,31 +96,17 @@ class RowFrames:
         return [
             f"count_if({condition})"
             for side in _SIDES
-            for condition in (
-                self._is_read(side),
-                f"{side} AND {side}{_AT} BETWEEN {side}{_FIRST} AND {side}{_LAST}",
-            )
+            for condition in (self._is_read(side), f"{side} AND {side}{_AT} BETWEEN {side}{_FIRST} AND {side}{_LAST}")
         ]
 
     def at(self, side: str, numbered: str) -> str:
-        """Return SQL of the rows on one side, from a view of the result of `numbered`.
-
-        Args:
-            side: `AT_START` or `AT_END`.
-            numbered: the view.
-        """
+        """Return SQL of the rows on one side, from a view of the result of `numbered`."""
         own = ", ".join([*map(quote, self.node.input.columns), *(f"__p{i}" for i in range(len(self.node.partition)))])
         numbers = ", ".join(f"{side}{name} AS {name}" for name in (_AT, _FIRST, _LAST))
         return f"(SELECT {own}, {numbers} FROM {numbered} WHERE {self._is_read(side)})"
 
     def evaluated(self, numbered: str, rows: int, affected: int) -> str:
-        """Return SQL of the affected rows with their window functions.
-
-        Args:
-            numbered: the result of `at`.
-            rows: its number of rows.
-            affected: how many of them are affected.
-        """
+        """Return SQL of the affected rows with their window functions."""
         # Spark computes `lag` from one row, and an aggregate from all rows of a frame, for each of the rows.
         lengths = (1 if isinstance(w.this, exp.Lag | exp.Lead) else last - first + 1
                    for (_, w), (first, last) in zip(self.node.items, self.ends, strict=True))  # fmt: skip

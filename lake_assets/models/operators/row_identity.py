@@ -8,20 +8,8 @@ from typing import Literal
 
 from sqlglot import exp
 
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    Node,
-    Project,
-    Tree,
-    Window,
-    column,
-    refs,
-    substitute,
-    text,
-)
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import column, refs, substitute, text, top_operator
 from lake_assets.models.operators.stability import Doubt, State, state, worst
 
 
@@ -40,7 +28,7 @@ class Identity:
 
     kind: Literal["group", "key", "row"]
     columns: Mapping[str, exp.Expr]
-    node: Node
+    node: op.Node
     doubt: Doubt
     is_rounded: bool
 
@@ -53,13 +41,9 @@ class Identity:
         return f"{self.doubt.why}, so {what}"
 
 
-def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
+def identity(tree: op.Tree, key: Collection[str]) -> Identity | Doubt | None:
     """Return how stored rows of a result are identified; a doubt if it prevents that; None if every computation gives
     the same rows.
-
-    Args:
-        tree: the compiled query.
-        key: the columns that identify a row of the result.
     """
     whole = state(tree.root)
     doubtful = {o: whole.columns[c] for o, c in tree.outputs.items() if c in whole.columns}
@@ -67,9 +51,9 @@ def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
     if doubt is None:
         return None
     exact: dict[str, exp.Expr] = {o: column(c) for o, c in tree.outputs.items() if o not in doubtful}
-    top = _top(tree.root)
+    top = top_operator(tree.root)
     is_rounded = State(doubtful, whole.rows).is_rounded
-    if top and state(top.input).is_rounded:
+    if isinstance(top, op.Aggregate) and top.keys and state(top.input).is_rounded:
         groups = _groups(tree.root, exact, lambda node, _: node is top.input)
         if groups and len(groups[1]) == len(top.keys):
             return Identity("group", groups[1], groups[0], doubt, is_rounded)
@@ -83,25 +67,25 @@ def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
 
 
 def _groups(
-    node: Node, columns: Mapping[str, exp.Expr], until: Callable[[Node, State], bool]
-) -> tuple[Node, dict[str, exp.Expr]] | None:
+    node: op.Node, columns: Mapping[str, exp.Expr], until: Callable[[op.Node, State], bool]
+) -> tuple[op.Node, dict[str, exp.Expr]] | None:
     """Return the deepest operator above which everything is computed within groups of some result columns, and these
     columns over it; None if there is no such operator."""
     columns, of = dict(columns), state(node)
     while not until(node, of):
         match node:
-            case Filter() | Distinct():
+            case op.Filter() | op.Distinct():
                 pass
-            case Project():
+            case op.Project():
                 by = dict(node.items)
                 columns = {o: substitute(e, by) for o, e in columns.items()}
-            case Generate():
+            case op.Generate():
                 below = set(node.input.columns)
                 columns = {o: e for o, e in columns.items() if refs(e) <= below}
-            case Window():
+            case op.Window():
                 same = {text(p) for p in node.partition}
                 columns = {o: e for o, e in columns.items() if text(e) in same}
-            case Aggregate():
+            case op.Aggregate():
                 keys = dict(node.keys)
                 columns = {o: keys[e.name] for o, e in columns.items() if isinstance(e, exp.Column) and e.name in keys}
             case _:
@@ -112,10 +96,3 @@ def _groups(
         if not columns:
             return None
     return node, columns
-
-
-def _top(node: Node) -> Aggregate | None:
-    """Return the topmost GROUP BY if only projections and filters are above it; else None."""
-    while isinstance(node, Project | Filter):
-        node = node.input
-    return node if isinstance(node, Aggregate) and node.keys else None

@@ -19,11 +19,7 @@ from lake_assets.models.operators.stability import depends_on_order
 from lake_assets.models.operators.unique_columns import identifies_rows
 from lake_assets.tables.writing.row_differences import SIGN
 
-_FRAMES = {
-    ("UNBOUNDED", "CURRENT ROW"),
-    ("UNBOUNDED", "UNBOUNDED"),
-    ("CURRENT ROW", "UNBOUNDED"),
-}
+_FRAMES = {("UNBOUNDED", "CURRENT ROW"), ("UNBOUNDED", "UNBOUNDED"), ("CURRENT ROW", "UNBOUNDED")}
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,6 @@ class RunningWindows:
     """Functions of a window operator.
 
     Attributes:
-        node: the operator.
         functions: for each function, by name, its SQL over the rows of the start, and over those of the end.
     """
 

@@ -13,26 +13,9 @@ from enum import IntEnum
 
 from sqlglot import exp
 
+from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.operator_types import number
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    FullJoin,
-    Generate,
-    InnerJoin,
-    Node,
-    Project,
-    Scan,
-    SetOp,
-    SideJoin,
-    UnionAll,
-    Unit,
-    Window,
-    refs,
-    text,
-    walk,
-)
+from lake_assets.models.operators.query_tree import refs, text, walk
 from lake_assets.models.operators.unique_columns import dependent_columns, identifies_rows
 
 
@@ -96,34 +79,34 @@ def worst(*doubts: Doubt | None) -> Doubt | None:
     return max((d for d in doubts if d), key=lambda d: d.level, default=None)
 
 
-def state(node: Node) -> State:
+def state(node: op.Node) -> State:
     """Return the doubts about an operator's rows."""
     below = [state(i) for i in node.inputs]
     columns = {n: d for s in below for n, d in s.columns.items()}
     rows = worst(*(s.rows for s in below))
     match node:
-        case Scan() | Unit():
+        case op.Scan() | op.Unit():
             return State()
-        case Filter():
+        case op.Filter():
             return State(columns, worst(rows, doubt(node.condition, columns)))
-        case Project():
+        case op.Project():
             return State(_present((n, doubt(e, columns)) for n, e in node.items), rows)
-        case Generate():
+        case op.Generate():
             generated = _generator_doubt(node.call, columns)
             return State({**columns, **_present((n, generated) for n in node.generated)}, worst(rows, generated))
-        case Aggregate():
+        case op.Aggregate():
             return _aggregate_state(node, columns, rows)
-        case Window():
+        case op.Window():
             functions = _present((n, worst(rows, _window_doubt(e, node, columns))) for n, e in node.items)
             return State({**columns, **functions}, rows)
-        case Distinct():
+        case op.Distinct():
             return State(columns, worst(rows, *columns.values()))
-        case InnerJoin() | SideJoin() | FullJoin():
+        case op.InnerJoin() | op.SideJoin() | op.FullJoin():
             joined_columns = {n: d for n, d in columns.items() if n in node.columns}
             return State(joined_columns, worst(rows, *(doubt(e, columns) for e in node.on)))
-        case UnionAll():
+        case op.UnionAll():
             return State(_merged_columns(below), rows)
-        case SetOp():
+        case op.SetOp():
             merged = _merged_columns(below)
             return State(merged, worst(rows, *merged.values()))
 
@@ -139,7 +122,7 @@ def doubt(expression: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
     return worst(*(doubt(part, columns) for part in expression.iter_expressions()))
 
 
-def depends_on_order(call: exp.Expr, node: Node) -> bool:
+def depends_on_order(call: exp.Expr, node: op.Node) -> bool:
     """Whether an aggregate over a frame of rows of an operator may depend on the order in which they are added."""
     bare, _ = _bare(call)
     # Doubles hold the sum of any frame of INTs: it has fewer than four million rows.
@@ -160,7 +143,7 @@ def query_text(expression: exp.Expr) -> str:
 # --- operators ------------------------------------------------------------------------------------------------------
 
 
-def _aggregate_state(node: Aggregate, columns: Mapping[str, Doubt], rows: Doubt | None) -> State:
+def _aggregate_state(node: op.Aggregate, columns: Mapping[str, Doubt], rows: Doubt | None) -> State:
     keys = _present((n, doubt(e, columns)) for n, e in node.keys)
     grouped = worst(rows, *keys.values())
     by = frozenset(e.name for _, e in node.keys if isinstance(e, exp.Column))
@@ -212,7 +195,7 @@ _PLACES = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead, exp.NthValue, *_IN_ORDER
 _AROUND = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
 
-def _aggregate_doubt(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], by: frozenset[str]) -> Doubt | None:
+def _aggregate_doubt(call: exp.Expr, node: op.Node, columns: Mapping[str, Doubt], by: frozenset[str]) -> Doubt | None:
     """Return the doubt about an aggregate over an operator's unordered rows, grouped by the columns `by`."""
     argument_doubt = doubt(call, columns)
     bare, within = _bare(call)
@@ -239,7 +222,7 @@ def _aggregate_doubt(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], b
     )
 
 
-def _sum_doubt(call: exp.Expr, bare: exp.Expr, node: Node, *, is_average: bool) -> Doubt | None:
+def _sum_doubt(call: exp.Expr, bare: exp.Expr, node: op.Node, *, is_average: bool) -> Doubt | None:
     kind = number(node, _values(bare)[0])
     # Averages of whole numbers are sums of doubles, which stay exact for any realistic number of small integers.
     if kind == "decimal" or kind in ("tinyint", "smallint") or (kind and not is_average):
@@ -251,7 +234,7 @@ def _sum_doubt(call: exp.Expr, bare: exp.Expr, node: Node, *, is_average: bool) 
     return None
 
 
-def _max_by_doubt(call: exp.Expr, bare: exp.Expr, node: Node, by: frozenset[str]) -> Doubt | None:
+def _max_by_doubt(call: exp.Expr, bare: exp.Expr, node: op.Node, by: frozenset[str]) -> Doubt | None:
     """Return the doubt about max_by and min_by: which of several tied rows they take."""
     order = bare.expression
     parts = [p.expression if isinstance(p, exp.PropertyEQ) else p for p in order.expressions]
@@ -280,7 +263,7 @@ def _values(call: exp.Expr) -> list[exp.Expr]:
 # --- window functions -----------------------------------------------------------------------------------------------
 
 
-def _window_doubt(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) -> Doubt | None:
+def _window_doubt(window: exp.Expr, node: op.Window, columns: Mapping[str, Doubt]) -> Doubt | None:
     """Return the doubt about a window function."""
     call = window.this
     bare, _ = _bare(call)
@@ -305,9 +288,9 @@ def _window_doubt(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) 
     return _aggregate_doubt(call, node.input, columns, frozenset(e.name for e in by if isinstance(e, exp.Column)))
 
 
-def are_windows_certain(root: Node) -> bool:
+def are_windows_certain(root: op.Node) -> bool:
     """Whether no window function of a query depends on how ties are broken."""
-    return all(_window_doubt(e, w, {}) is None for w in walk(root) if isinstance(w, Window) for _, e in w.items)
+    return all(_window_doubt(e, w, {}) is None for w in walk(root) if isinstance(w, op.Window) for _, e in w.items)
 
 
 def _is_all(spec: exp.Expr) -> bool:

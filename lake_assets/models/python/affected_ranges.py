@@ -19,10 +19,6 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "decimal")
 def span_of(spec: PythonModelSpec, frame: Frame) -> Span:
     """Return the range that a step replaces, and the range that is read for it.
 
-    Args:
-        spec: the model; its `write` is `replace-ranges`.
-        frame: the values of the replaced column over all changed rows.
-
     Raises:
         ModelError: the column's values have no range.
     """

@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.models.steps.model_sources import schema_at
 from lake_assets.tables.pending_windows import Window
 
 
@@ -24,7 +25,7 @@ def rows_at(lake: LakeBase, name: TableId, snapshot: int | None) -> DataFrame:
     table = lake.table(name)
     then, now = (
         {f.name: index_by_name(Schema(f)) for f in schema.fields}
-        for schema in (_schema_at(table, snapshot), table.schema())
+        for schema in (schema_at(table, snapshot), table.schema())
     )
     if all(now.get(name) == fields for name, fields in then.items()):
         return rows
@@ -40,11 +41,5 @@ def replaced_columns(table: Table, window: Window) -> list[str]:
     """
     if window.start is None or window.head.snapshot is None:
         return []
-    then, now = (index_by_name(_schema_at(table, s)) for s in (window.start, window.head.snapshot))
+    then, now = (index_by_name(schema_at(table, s)) for s in (window.start, window.head.snapshot))
     return sorted(name for name, field in then.items() if now.get(name, field) != field)
-
-
-def _schema_at(table: Table, snapshot: int) -> Schema:
-    entry = table.snapshot_by_id(snapshot)
-    known = entry.schema_id if entry else None
-    return table.schema() if known is None else table.schemas()[known]

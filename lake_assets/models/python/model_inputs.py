@@ -19,7 +19,7 @@ from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.kept_frames import Frame
+from lake_assets.models.operators.kept_frames import Frame, types_of
 from lake_assets.tables.pending_windows import Window
 
 
@@ -188,8 +188,6 @@ class Span:
         """Return SQL for the affected rows.
 
         Args:
-            rows: the rows to filter.
-            expression: the value of the column over them.
             read: whether to select the rows that are read for the range instead of the range itself.
         """
         low, high = (self.read_low, self.read_high) if read else (self.low, self.high)
@@ -210,8 +208,6 @@ def matching(rows: DataFrame, keys: Frame, expressions: Mapping[str, str], *, ar
     """Return the rows whose values are among `keys`; NULL is a value.
 
     Args:
-        rows: the rows.
-        keys: distinct values.
         expressions: by column of `keys`, SQL over `rows`.
         are_not: whether to return the other rows instead.
     """
@@ -228,7 +224,7 @@ def matching(rows: DataFrame, keys: Frame, expressions: Mapping[str, str], *, ar
 def _bounded(rows: DataFrame, keys: Frame, column: str, expression: str) -> str:
     """Return a condition on a plain column, which lets Iceberg skip files, or an empty text."""
     parsed = _parsed(expression)
-    kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+    kinds = types_of(rows)
     if not isinstance(parsed, exp.Column) or parsed.table or parsed.name not in kinds or column not in keys.bounds:
         return ""
     parsed.type = exp.DataType.build(kinds[parsed.name], dialect=DIALECT)
@@ -242,7 +238,7 @@ def timestamp_of_day(rows: DataFrame, expression: str) -> str | None:
     is_to_date = isinstance(parsed, exp.TsOrDsToDate) and not parsed.args.get("format")
     if parsed is None or not (is_date or is_to_date):
         return None
-    inner, kinds = parsed.this, {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+    inner, kinds = parsed.this, types_of(rows)
     plain = isinstance(inner, exp.Column) and not inner.table and len([*parsed.find_all(exp.Column)]) == 1
     return quote(inner.name) if plain and kinds.get(inner.name) == "timestamp" else None
 

@@ -15,13 +15,13 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
-from lake_assets.models.operators.kept_frames import Frame, Frames
+from lake_assets.models.operators.kept_frames import Frame, Frames, types_of
 from lake_assets.models.python.affected_ranges import span_of
 from lake_assets.models.python.input_columns import replaced_columns, rows_at
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
 from lake_assets.models.python.python_model import Function, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.python.result_writes import DELETED, ResultWriter, types_of
+from lake_assets.models.python.result_writes import DELETED, ResultWriter
 from lake_assets.models.python.stored_types import as_stored
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
@@ -50,11 +50,6 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
     def lookups(self) -> tuple[TableId, ...]:
         """The lookups of the function."""
         return self.spec.lookups
-
-    @property
-    def definition(self) -> str:
-        """A fingerprint of everything that the rows depend on, apart from the function itself."""
-        return self.spec.definition
 
     def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
         """Whether the function is called with changes whose history is lost; a changed lookup computes everything."""
@@ -97,7 +92,7 @@ def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, ty
         return writer.everything(call.from_the_beginning().rows(), "a lookup changed", again=True)
     if spec.model.replace:
         call.find_affected(types)
-        if not call.affected_rows:
+        if not (call.frame and call.frame.rows):
             return writer.nothing("no row of its inputs changed")
     rows = call.rows()
     if writer.columns_differ(rows, types):
@@ -148,7 +143,8 @@ class _Call:
         name, where = self._function.__name__, where_is(self._function)
         origin = getattr(self._function, "origin", None)
         try:
-            rows: object = self._function(**self._arguments())
+            arguments = {n: self._argument(n, kind) for n, kind in self._spec.model.parameters.items()}
+            rows: object = self._function(**arguments)
         except ModelError as e:
             raise located(e, origin) if origin else ModelError(f"{where}: model {self._spec.table}: {e}") from e
         except LakeError:
@@ -165,17 +161,8 @@ class _Call:
             )
         return as_stored(rows)
 
-    @property
-    def affected_rows(self) -> int:
-        """The number of affected keys."""
-        return self.frame.rows if self.frame else 0
-
     def check_replaced(self, types: Mapping[str, str]) -> None:
-        """Raise ModelError for an expression of a replaced column that Spark does not accept as the value of one row.
-
-        Args:
-            types: the types of the returned columns.
-        """
+        """Raise ModelError for a replaced column's expression that Spark does not accept as the value of one row."""
         model = self._spec.model
         for parameter, table in self._spec.inputs.items():
             rows = self._at(table)
@@ -214,9 +201,6 @@ class _Call:
         if model.write == "replace-ranges":
             self.span = span_of(self._spec, self.frame)
 
-    def _arguments(self) -> dict[str, Changes | Lookup | Affected]:
-        return {parameter: self._argument(parameter, kind) for parameter, kind in self._spec.model.parameters.items()}
-
     def _argument(self, parameter: str, kind: type) -> Changes | Lookup | Affected:
         if kind is Affected:
             return self._affected()
@@ -225,15 +209,8 @@ class _Call:
             return Lookup(table, self._pinned[table], self._at(table))
         model = self._spec.model
         expressions = {c: e for c in model.replace if (e := model.expression(c, parameter))}
-        return Changes(
-            table,
-            self._windows[table],
-            self.captures[table],
-            self._lake.spark(),
-            self._at(table),
-            self._affected,
-            expressions,
-        )
+        window, captured, spark = self._windows[table], self.captures[table], self._lake.spark()
+        return Changes(table, window, captured, spark, self._at(table), self._affected, expressions)
 
     def _affected(self) -> Affected:
         model = self._spec.model
@@ -253,8 +230,6 @@ def expected_rows(
     """Return the rows that the table should have: of `full`, or of the function over everything.
 
     Args:
-        lake: the lake.
-        spec: the model.
         pinned: by input and lookup, the snapshot to read.
         scope: the rows can be read until it is closed.
 

@@ -40,16 +40,8 @@ class PythonModelSpec:
     """One Python model with its tables.
 
     Attributes:
-        table: the table that it computes.
-        model: its declaration.
         names: the table of each parameter that has one.
-        pipeline: the pipeline that owns the table.
-        properties: Iceberg table properties.
         back, forward: how far around its own value a row reads: in seconds, or units of a numeric column.
-        batch: limits of a step.
-        shown: attributes of its asset.
-        audits: conditions that the table must meet before a batch is published.
-        partitions: its partitions, in Iceberg and in Dagster.
         on_gap: what to do if the absorbed snapshot of an input has expired.
         on_replaced: what to do if an input was replaced by another table.
     """

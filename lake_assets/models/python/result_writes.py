@@ -16,7 +16,7 @@ from lake_assets.lake import LakeBase, quote, thresholds
 from lake_assets.lake.column_spelling import caseless, clashes
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import is_of_iceberg
-from lake_assets.models.operators.kept_frames import Frame, Frames, has_bounds
+from lake_assets.models.operators.kept_frames import Frame, Frames, has_bounds, types_of
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
@@ -38,12 +38,7 @@ class ResultWriter:
     """Writes the table of one Python model in one step.
 
     Attributes:
-        lake: the lake.
-        spec: the model.
-        marks: the watermarks of the commit.
         before: the table before the step; None: it does not exist.
-        frames: rows that are materialized during the step.
-        gate: the audits of the table.
     """
 
     lake: LakeBase
@@ -68,8 +63,6 @@ class ResultWriter:
         """Replace all rows of the table by the returned ones.
 
         Args:
-            rows: all rows of the table.
-            why: the reason.
             again: whether the table was computed before, so that this is a rebuild.
         """
         rows, spec = self._without_deleted(rows), self.spec
@@ -88,13 +81,7 @@ class ResultWriter:
         return StepResult(strategy, why)
 
     def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> StepResult:
-        """Apply the rows of a change.
-
-        Args:
-            rows: the returned rows, with the table's columns and types.
-            affected: the affected values of the replaced columns.
-            span: their range, for `replace-ranges`.
-        """
+        """Apply the rows of a change."""
         types, write = columns_of(self.lake, self.spec.table), self.spec.model.write
         self.gate.check(types)
         writer = self._writer(types)
@@ -166,8 +153,7 @@ class ResultWriter:
                 raise ModelError(f"{where}: `{setting}` is {value}, and {column} of type {kind}: write {wanted}")
 
     def _check_key(self, rows: DataFrame) -> None:
-        key = self.spec.model.key
-        if duplicate := duplicate_key(rows, key):
+        if duplicate := duplicate_key(rows, key := self.spec.model.key):
             *values, copies = duplicate
             raise KeyMissingError(
                 f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
@@ -263,8 +249,3 @@ class ResultWriter:
         joined = self.frames.materialize(keys.join(new, on, "left").selectExpr(*columns, FOUND))
         self._check_key(joined)
         writer.replace(joined, key, at_most=affected.rows)
-
-
-def types_of(rows: DataFrame) -> dict[str, str]:
-    """Return the columns of rows with Spark's types, as simple strings."""
-    return {f.name: f.dataType.simpleString() for f in rows.schema.fields}

@@ -39,11 +39,6 @@ class SqlTemplate:
     expression, ...)` the distinct values of expressions over changed rows, `affected(table)` the rows of the whole
     table that belong to the affected keys or range, `low(table, column)` and `high(table, column)` the bounds of the
     changed range. A plain table name stands for all rows of the table.
-
-    Attributes:
-        name: the model.
-        text: the SELECT.
-        origin: the place of the SELECT.
     """
 
     name: str

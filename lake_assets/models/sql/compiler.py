@@ -5,32 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from lake_assets.lake import TableId
 from lake_assets.lake.spark_functions import is_generator, is_wide
 from lake_assets.lake.sql_text import DIALECT
+from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.operator_types import short_type
-from lake_assets.models.operators.query_tree import (
-    Distinct,
-    FullJoin,
-    Generate,
-    Item,
-    Node,
-    Project,
-    Scan,
-    SetOp,
-    SideJoin,
-    Tree,
-    UnionAll,
-    Unit,
-    Window,
-    column,
-    conjuncts,
-    refs,
-)
-from lake_assets.models.operators.table_columns import narrowed
+from lake_assets.models.operators.query_tree import column, conjuncts, expressions, refs, walk, with_inputs
 from lake_assets.models.sql.constant_rows import constant_rows
 from lake_assets.models.sql.grouped_subqueries import over_groups
 from lake_assets.models.sql.grouping_sets import grouped, grouping, grouping_call
@@ -46,12 +30,11 @@ from lake_assets.models.sql.window_functions import windowed
 Keys = Callable[[TableId], Sequence[Sequence[str]]]
 
 
-def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> Tree:
+def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> op.Tree:
     """Return the operators of a query.
 
     Args:
         query: a qualified query: columns with their tables, outputs with names, stars expanded, types annotated.
-        schemas: Spark SQL types by column, of each table.
         keys: returns sets of columns that each identify a row of a table.
 
     Raises:
@@ -62,7 +45,21 @@ def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], key
         result = compiler.query(query, {}, None)
     except Uncompilable as e:
         raise Uncompilable(compiler.with_query_names(str(e))) from e
-    return narrowed(Tree(result.node, dict(result.outputs)))
+    return _narrowed(op.Tree(result.node, dict(result.outputs)))
+
+
+def _narrowed(tree: op.Tree) -> op.Tree:
+    """Return the tree, reading only the columns of tables that it uses."""
+    used = set(tree.outputs.values()) | {n for node in walk(tree.root) for e in expressions(node) for n in refs(e)}
+
+    def narrow(node: op.Node) -> op.Node:
+        if not isinstance(node, op.Scan):
+            return with_inputs(node, [narrow(i) for i in node.inputs])
+        used_fields = {n: c for n, c in node.fields.items() if n in used}
+        first = dict(list(node.fields.items())[:1])
+        return replace(node, fields=used_fields or first)
+
+    return op.Tree(narrow(tree.root), tree.outputs)
 
 
 class Compiler:
@@ -115,22 +112,22 @@ class Compiler:
         if len(sides[1].outputs) != len(names):
             raise Uncompilable("a set operation of queries with different numbers of columns")
         left, right = (
-            Project(s.node, tuple((new, column(old)) for (_, new), (_, old) in zip(names, s.outputs, strict=True)))
+            op.Project(s.node, tuple((new, column(old)) for (_, new), (_, old) in zip(names, s.outputs, strict=True)))
             for s in sides
         )
         distinct = bool(query.args.get("distinct"))
-        node: Node
+        node: op.Node
         if isinstance(query, exp.Union):
-            node = UnionAll((left, right))
-            node = Distinct(node) if distinct else node
+            node = op.UnionAll((left, right))
+            node = op.Distinct(node) if distinct else node
         else:
             kind = "INTERSECT" if isinstance(query, exp.Intersect) else "EXCEPT"
-            node = SetOp(left, right, kind, all=not distinct)
+            node = op.SetOp(left, right, kind, all=not distinct)
         return Compiled(node, tuple(names))
 
     # --- sources of FROM ----------------------------------------------------------------------------------------
 
-    def source(self, source: exp.Expr, ctes: Ctes, scope: Scope) -> Node:
+    def source(self, source: exp.Expr, ctes: Ctes, scope: Scope) -> op.Node:
         """Compile a table, CTE or subquery of FROM or JOIN, and add its columns to `scope`."""
         for part in ("joins", "laterals", "sample", "version", "when"):
             if source.args.get(part):
@@ -143,7 +140,7 @@ class Compiler:
             plain, below = source.copy(), Scope()
             plain.set("pivots", pivots[1:])
             node, columns = pivoted(self.source(plain, ctes, below), below, pivots[0], self.name)
-            self._add_to_scope(scope, pivots[0].alias or alias, ((n, c.name) for n, c in columns))
+            scope.add(pivots[0].alias or alias, ((n, c.name) for n, c in columns))
             return node
         if isinstance(source, exp.Table) and source.db:
             table = TableId((source.db,), source.name)
@@ -151,8 +148,8 @@ class Compiler:
             fields = {self.name(c): c for c in types}
             back = {c.lower(): n for n, c in fields.items()}
             unique = tuple(frozenset(back[c.lower()] for c in k) for k in self._keys(table))
-            self._add_to_scope(scope, alias, ((c, n) for n, c in fields.items()))
-            return Scan(table, alias, fields, unique, {n: short_type(types[c]) for n, c in fields.items()})
+            scope.add(alias, ((c, n) for n, c in fields.items()))
+            return op.Scan(table, alias, fields, unique, {n: short_type(types[c]) for n, c in fields.items()})
         if isinstance(source, exp.Table):
             closed = ctes.get(source.name.lower())
             if closed is None:
@@ -166,12 +163,8 @@ class Compiler:
             raise Uncompilable(f"{source.sql(DIALECT)[:60]} instead of a table")
         renamed = [c.name for c in (source.args["alias"].args.get("columns") or [])] if source.args.get("alias") else []
         outputs = [(renamed[i] if renamed else n, c) for i, (n, c) in enumerate(below.outputs)]
-        self._add_to_scope(scope, alias, outputs)
+        scope.add(alias, outputs)
         return below.node
-
-    def _add_to_scope(self, scope: Scope, alias: str, columns: object) -> None:
-        for name, internal in columns:  # type: ignore[attr-defined]
-            scope.columns[(alias.lower(), name.lower())] = column(internal)
 
 
 class Select:
@@ -185,6 +178,12 @@ class Select:
                 raise Uncompilable("a WINDOW clause" if part == "windows" else part.upper())
         self.subqueries = Subqueries(self)
         self.grouping_id = compiler.name("grouping_id")
+
+    def inner(self, query: exp.Select) -> Select:
+        """Return the compilation of a subquery, which may name columns of this SELECT."""
+        if query.args.get("with_"):
+            raise Uncompilable("a CTE within a subquery of a condition")
+        return Select(self.compiler, query, self.ctes, self.scope)
 
     def resolved(self, expression: exp.Expr) -> exp.Expr:
         """Return an expression with the tree's columns; raise Uncompilable for a star or a subquery in it."""
@@ -224,14 +223,14 @@ class Select:
         for _, e in items:
             if missing := refs(e) - set(node.columns):
                 raise Uncompilable(f"{', '.join(sorted(missing))} is neither grouped by nor aggregated")
-        node = Project(node, tuple((new, e) for (_, new), (_, e) in zip(outputs, items, strict=True)))
+        node = op.Project(node, tuple((new, e) for (_, new), (_, e) in zip(outputs, items, strict=True)))
         if distinct := select.args.get("distinct"):
             if distinct.args.get("on"):
                 raise Uncompilable("DISTINCT ON")
-            node = Distinct(node)
+            node = op.Distinct(node)
         return Compiled(node, tuple(outputs))
 
-    def _generated(self, node: Node, items: list[Item]) -> tuple[Node, list[Item]]:
+    def _generated(self, node: op.Node, items: list[op.Item]) -> tuple[op.Node, list[op.Item]]:
         """Rewrite a generator in the list of SELECT as a LATERAL VIEW."""
         positions = [i for i, (_, e) in enumerate(items) if any(map(is_generator, e.walk()))]
         if not positions:
@@ -239,16 +238,16 @@ class Select:
         name, call = items[positions[0]]
         if len(positions) > 1 or not is_generator(call) or is_wide(call):
             raise Uncompilable(f"{call.sql(DIALECT)} nested in a selected expression")
-        if isinstance(node, Window):
+        if isinstance(node, op.Window):
             # Which of the two Spark evaluates first depends on the rest of the query.
             raise Uncompilable(f"{call.sql(DIALECT)} together with a window function")
         if missing := refs(call) - set(node.columns):
             raise Uncompilable(f"{', '.join(sorted(missing))} is neither grouped by nor aggregated")
         generated = self.compiler.name(name or "made")
         items[positions[0]] = (name, column(generated))
-        return Generate(node, call, (generated,), outer=False), items
+        return op.Generate(node, call, (generated,), outer=False), items
 
-    def correlated(self) -> tuple[Node, list[exp.Expr]]:
+    def correlated(self) -> tuple[op.Node, list[exp.Expr]]:
         """Compile FROM and WHERE of a subquery; return them, and the conditions that read columns of the outer
         query."""
         node = self._from()
@@ -266,16 +265,16 @@ class Select:
 
     # --- FROM ---------------------------------------------------------------------------------------------------
 
-    def _from(self) -> Node:
+    def _from(self) -> op.Node:
         source = self.select.args.get("from_")
-        node = self._source(source.this) if source else Unit(self.compiler.name("unit"))
+        node = self._source(source.this) if source else op.Unit(self.compiler.name("unit"))
         for join in self.select.args.get("joins") or []:
             node = self._join(node, join)
         for lateral in self.select.args.get("laterals") or []:
             node = self._lateral(node, lateral)
         return node
 
-    def _source(self, source: exp.Expr) -> Node:
+    def _source(self, source: exp.Expr) -> op.Node:
         if not is_in_parentheses(source) or source.alias:
             return self.compiler.source(source, self.ctes, self.scope)
         first = source.this.copy()
@@ -285,7 +284,7 @@ class Select:
             node = self._join(node, join)
         return node
 
-    def _join(self, left: Node, join: exp.Join) -> Node:
+    def _join(self, left: op.Node, join: exp.Join) -> op.Node:
         side, kind = join.side.upper(), join.kind.upper()
         if join.args.get("using") or join.method:
             raise Uncompilable("a join with USING or NATURAL")
@@ -303,15 +302,15 @@ class Select:
             case "":
                 return joined(left, right, on)
             case "LEFT":
-                return SideJoin(left, right, "left", tuple(on))
+                return op.SideJoin(left, right, "left", tuple(on))
             case "RIGHT":
-                return SideJoin(right, left, "left", tuple(on))
+                return op.SideJoin(right, left, "left", tuple(on))
             case "FULL":
-                return FullJoin(left, right, tuple(on))
+                return op.FullJoin(left, right, tuple(on))
             case _:
                 raise Uncompilable(f"a {side} JOIN")
 
-    def _lateral_join(self, left: Node, join: exp.Join) -> Node:
+    def _lateral_join(self, left: op.Node, join: exp.Join) -> op.Node:
         on, side = join.args.get("on"), join.side.upper()
         if side not in ("", "LEFT") or not (on is None or (isinstance(on, exp.Boolean) and on.this)):
             raise Uncompilable("a LATERAL join with a condition: put it into the WHERE of the subquery")
@@ -320,25 +319,23 @@ class Select:
             return self._lateral(left, lateral, outer=side == "LEFT")
         node, outputs = self.subqueries.lateral(left, lateral.this.this, is_outer=side == "LEFT")
         names = [c.name for c in lateral.args["alias"].columns] or [n for n, _ in outputs]
-        for name, (_, value) in zip(names, outputs, strict=True):
-            self.scope.columns[(lateral.alias.lower(), name.lower())] = value
+        self.scope.add(lateral.alias, zip(names, (c.name for _, c in outputs), strict=True))
         return node
 
-    def _lateral(self, node: Node, lateral: exp.Lateral, *, outer: bool = False) -> Node:
+    def _lateral(self, node: op.Node, lateral: exp.Lateral, *, outer: bool = False) -> op.Node:
         alias = lateral.args.get("alias")
         if alias is None or not alias.columns:
             raise Uncompilable("LATERAL without names for its columns")
         call = self.resolved(lateral.this)
         generated = tuple(self.compiler.name(c.name) for c in alias.columns)
-        for c, name in zip(alias.columns, generated, strict=True):
-            self.scope.columns[(alias.name.lower(), c.name.lower())] = column(name)
-        return Generate(node, call, generated, outer or bool(lateral.args.get("outer")))
+        self.scope.add(alias.name, zip((c.name for c in alias.columns), generated, strict=True))
+        return op.Generate(node, call, generated, outer or bool(lateral.args.get("outer")))
 
     # --- GROUP BY -----------------------------------------------------------------------------------------------
 
     def _grouped(
-        self, node: Node, items: list[Item], having: exp.Expr | None, qualify: exp.Expr | None
-    ) -> tuple[Node, list[Item], exp.Expr | None, exp.Expr | None]:
+        self, node: op.Node, items: list[op.Item], having: exp.Expr | None, qualify: exp.Expr | None
+    ) -> tuple[op.Node, list[op.Item], exp.Expr | None, exp.Expr | None]:
         group = self.select.args.get("group")
         parts = [*(e for _, e in items), *(c for c in (having, qualify) if c is not None)]
         calls = [c for p in parts for c in aggregates(p)]
@@ -346,9 +343,9 @@ class Select:
             return node, items, having, qualify
         if any(c.find(exp.Window) for c in calls):
             raise Uncompilable("a window function within an aggregate")
-        grouping_keys = grouping(group, [e for _, e in items], self.resolved, Uncompilable)
+        grouping_keys = grouping(group, [e for _, e in items], self.resolved)
         keys = [(self.compiler.name(e.name if isinstance(e, exp.Column) else "key"), e) for e in grouping_keys.keys]
-        named: dict[str, Item] = {}
+        named: dict[str, op.Item] = {}
         for call in calls:
             named.setdefault(call.sql(DIALECT), (self.compiler.name(call.key), call.copy()))
         by_text = {text: name for text, (name, _) in named.items()}

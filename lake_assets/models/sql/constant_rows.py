@@ -14,10 +14,6 @@ from lake_assets.models.sql.scopes import Compiled, Ctes, Uncompilable
 def constant_rows(values: exp.Values, name: Callable[[str], str]) -> Compiled:
     """Compile VALUES.
 
-    Args:
-        values: the rows.
-        name: returns a unique column name like a given one.
-
     Raises:
         Uncompilable: there are too many of them.
     """

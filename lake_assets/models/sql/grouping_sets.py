@@ -10,14 +10,8 @@ import sqlglot
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Item,
-    Node,
-    Project,
-    UnionAll,
-    column,
-)
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import column
 from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_functions import aggregates
 
@@ -27,7 +21,6 @@ class Grouping:
     """The keys of a GROUP BY.
 
     Attributes:
-        keys: the distinct key expressions.
         sets: the positions in `keys` of each grouping set; None without grouping sets.
     """
 
@@ -35,56 +28,40 @@ class Grouping:
     sets: tuple[frozenset[int], ...] | None
 
 
-def grouping(
-    group: exp.Expr | None,
-    items: Sequence[exp.Expr],
-    resolved: Callable[[exp.Expr], exp.Expr],
-    error: type[Exception],
-) -> Grouping:
+def grouping(group: exp.Expr | None, items: Sequence[exp.Expr], resolved: Callable[[exp.Expr], exp.Expr]) -> Grouping:
     """Return the keys and grouping sets of a GROUP BY.
 
     Args:
-        group: the clause; None if all rows are one group.
         items: the selected expressions, for GROUP BY ALL.
         resolved: returns an expression with the tree's columns.
-        error: raised with the reason if the clause is not supported.
     """
     if group is None:
         return Grouping((), None)
     if group.args.get("totals"):
-        raise error("GROUP BY WITH TOTALS")
+        raise Uncompilable("GROUP BY WITH TOTALS")
     if group.args.get("all"):
         return Grouping(_once([i for i in items if not aggregates(i) and not isinstance(i, exp.Literal)]), None)
-    plain: list[list[exp.Expr]] = []
+    plain: list[exp.Expr] = []
     products: list[list[list[exp.Expr]]] = []
     for part in [*group.expressions, *(p for k in ("rollup", "cube", "grouping_sets") for p in _list(group, k))]:
         match part:
-            case exp.Rollup() if part.expressions:
-                products.append(_rollup([_flat(e) for e in part.expressions]))
-            case exp.Cube() if part.expressions:
-                products.append(_cube([_flat(e) for e in part.expressions]))
-            case exp.Rollup():
-                products.append(_rollup(plain))
-                plain = []
-            case exp.Cube():
-                products.append(_cube(plain))
-                plain = []
+            case exp.Rollup() | exp.Cube():
+                # WITH ROLLUP and WITH CUBE have no keys of their own.
+                of = [_flat(e) for e in part.expressions] or [[e] for e in plain]
+                plain = plain if part.expressions else []
+                products.append(_rollup(of) if isinstance(part, exp.Rollup) else _cube(of))
             case exp.GroupingSets():
                 if any(e.find(exp.Rollup, exp.Cube, exp.GroupingSets) for e in part.expressions):
-                    raise error("grouping sets within grouping sets")
+                    raise Uncompilable("grouping sets within grouping sets")
                 sets = [_flat(e) for e in part.expressions]
+                products.append(sets)
                 listed = {e.sql(DIALECT) for s in sets for e in s}
-                # GROUP BY a, b GROUPING SETS (...): the list only declares the keys.
-                if not (group.expressions and all(e.sql(DIALECT) in listed for p in plain for e in p)):
-                    products.append(sets)
-                else:
-                    products.append(sets)
-                    order = [e for p in plain for e in p]
-                    plain = []
-                    return _grouping([*order], [], products, resolved, error)
+                if group.expressions and all(e.sql(DIALECT) in listed for e in plain):
+                    # GROUP BY a, b GROUPING SETS (...): the list only declares the keys.
+                    return _grouping(plain, [], products, resolved)
             case _:
-                plain.append([part])
-    return _grouping([], [e for p in plain for e in p], products, resolved, error)
+                plain.append(part)
+    return _grouping(plain, plain, products, resolved)
 
 
 def _grouping(
@@ -92,11 +69,17 @@ def _grouping(
     always: Sequence[exp.Expr],
     products: Sequence[Sequence[Sequence[exp.Expr]]],
     resolved: Callable[[exp.Expr], exp.Expr],
-    error: type[Exception],
 ) -> Grouping:
-    everything = [*order, *always, *(e for sets in products for s in sets for e in s)]
+    """Return a grouping.
+
+    Args:
+        order: the keys that come first.
+        always: the keys that each grouping set has.
+        products: lists of grouping sets, of which each combination is one.
+    """
+    everything = [*order, *(e for sets in products for s in sets for e in s)]
     if any(e.find(exp.Query) for e in everything):
-        raise error("GROUP BY a subquery")
+        raise Uncompilable("GROUP BY a subquery")
     keys = _once([resolved(e) for e in everything])
     if not products:
         return Grouping(keys, None)
@@ -106,7 +89,7 @@ def _grouping(
         set_keys = [*always, *(e for s in combination for e in s)]
         grouping_sets.append(frozenset(positions[resolved(e).sql(DIALECT)] for e in set_keys))
     if len(set(grouping_sets)) < len(grouping_sets):
-        raise error("a repeated grouping set")
+        raise Uncompilable("a repeated grouping set")
     return Grouping(keys, tuple(grouping_sets))
 
 
@@ -134,7 +117,7 @@ def _cube(parts: Sequence[list[exp.Expr]]) -> list[list[exp.Expr]]:
     return [[e for p in c for e in p] for c in chosen]
 
 
-def grouping_call(call: exp.Expr, grouping: Grouping, keys: Sequence[Item], grouping_id: str) -> exp.Expr:
+def grouping_call(call: exp.Expr, grouping: Grouping, keys: Sequence[op.Item], grouping_id: str) -> exp.Expr:
     """Return GROUPING and GROUPING_ID as expressions over the bit mask of the keys that a row is not grouped by."""
     if grouping.sets is None:
         raise Uncompilable(f"{call.sql(DIALECT)} without grouping sets")
@@ -152,22 +135,14 @@ def grouping_call(call: exp.Expr, grouping: Grouping, keys: Sequence[Item], grou
 
 
 def grouped(
-    node: Node, grouping_keys: Grouping, keys: Sequence[Item], calls: tuple[Item, ...], grouping_id: str
-) -> Node:
-    """Return the aggregates of a GROUP BY: one branch of a union per grouping set.
-
-    Args:
-        node: the rows.
-        grouping_keys: the keys and their sets.
-        keys: the keys with their columns.
-        calls: the aggregates.
-        grouping_id: the column that numbers the grouping sets.
-    """
+    node: op.Node, grouping_keys: Grouping, keys: Sequence[op.Item], calls: tuple[op.Item, ...], grouping_id: str
+) -> op.Node:
+    """Return the aggregates of a GROUP BY: one branch of a union per grouping set."""
     if grouping_keys.sets is None:
-        return Aggregate(node, tuple(keys), calls)
-    branches: list[Node] = []
+        return op.Aggregate(node, tuple(keys), calls)
+    branches: list[op.Node] = []
     for set_keys in grouping_keys.sets:
-        aggregate = Aggregate(
+        aggregate = op.Aggregate(
             node,
             tuple((f"{n}_s", e) for i, (n, e) in enumerate(keys) if i in set_keys),
             tuple((f"{n}_s", e) for n, e in calls),
@@ -179,5 +154,5 @@ def grouped(
             *((n, column(f"{n}_s")) for n, _ in calls),
             (grouping_id, exp.cast(exp.Literal.number(mask), "bigint")),
         )
-        branches.append(Project(aggregate, items))
-    return UnionAll(tuple(branches))
+        branches.append(op.Project(aggregate, items))
+    return op.UnionAll(tuple(branches))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlglot
 from sqlglot import exp
@@ -19,27 +19,30 @@ from lake_assets.lake.column_spelling import clashes
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
+from lake_assets.models.operators.adjustable_groups import Retraction, retraction
 from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
-from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Tree, walk
-from lake_assets.models.operators.retract import Retraction, retraction
+from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Tree, top_operator, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt, are_windows_certain
 from lake_assets.models.sql.compiler import compiled
 from lake_assets.models.sql.constant_rows import generated_rows, table_functions_as_queries
-from lake_assets.models.sql.result_key import is_ordered, result_key, top_operator
+from lake_assets.models.sql.result_key import is_ordered, result_key
 from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error
 from lake_assets.models.sql.sql_functions import warnings, wide_generator
-from lake_assets.models.sql.sql_rewrite import (
-    named_windows_inlined,
-    semi_joins_as_exists,
-    whole_query_reason,
-)
+from lake_assets.models.sql.sql_rewrite import named_windows_inlined, semi_joins_as_exists, whole_query_reason
 from lake_assets.models.sql.time_windows import time_windows_called
 from lake_assets.models.sql.using_joins import using_as_on
 
 Strategy = Literal["retract", "keys", "ranges", "full"]
+
+
+class Choice(NamedTuple):
+    """A strategy, and the reason for it, for people."""
+
+    strategy: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,11 @@ class ModelPlan:
     """The plan of a model.
 
     Attributes:
-        query: the parsed SELECT.
+        parsed: the SELECT as it is written.
+        query: the SELECT with qualified names.
         sources: every table it reads, each once.
         key: output columns that identify a row; empty without a key.
         strategy: the cheapest exact strategy for a change of any source.
-        why: the reason for that strategy.
         key_why: the origin of the key, or the reason for having none.
         tree: the query's operators; None if the query can only be computed as a whole.
         retraction: how its groups are adjusted by inserted and deleted rows; None if they are not.
@@ -59,6 +62,7 @@ class ModelPlan:
         as_written: whether sqlglot's rendering has another meaning, so that Spark needs the original text.
     """
 
+    parsed: exp.Query
     query: exp.Query
     sources: tuple[TableId, ...]
     key: tuple[str, ...]
@@ -83,8 +87,6 @@ def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
     """Parse the query of a model.
 
     Args:
-        name: the model.
-        sql: its text.
         is_maintained: whether its result has to be the same whenever it is computed.
 
     Raises:
@@ -116,7 +118,6 @@ def fingerprint(query: exp.Query, sql: str = "") -> str:
     """Return a fingerprint of a query, equal for two texts that differ only in comments or layout.
 
     Args:
-        query: the result of `parse`.
         sql: its text. It is part of the fingerprint if sqlglot changes the query's meaning: sqlglot may write two such
             queries alike.
     """
@@ -130,7 +131,6 @@ def sources_of(name: str, query: exp.Query, catalog: str = "") -> tuple[TableId,
     """Return the tables that a query reads, apart from its own CTEs.
 
     Args:
-        name: the model.
         query: the result of `parse`, in which the lake's own catalog is not named (see `without_catalog`).
         catalog: the name of the lake's catalog, for messages; empty if unknown.
 
@@ -170,11 +170,6 @@ def sources_of(name: str, query: exp.Query, catalog: str = "") -> tuple[TableId,
 def qualified_query(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> tuple[exp.Query, str]:
     """Qualify each column with its table, and expand stars and references to output columns.
 
-    Args:
-        name: the model's table, for messages.
-        query: the result of `parse`.
-        schemas: Spark SQL types by column, of each of its sources.
-
     Returns:
         The query, and why its rows differ (see `semi_joins_as_exists`); empty if they do not.
 
@@ -212,9 +207,6 @@ def plan(
     """Check a model against its sources' columns and choose its strategy.
 
     Args:
-        name: the model's table, for messages.
-        sql: one SELECT in Spark's SQL.
-        schemas: Spark SQL types by column, by source.
         key: output columns that identify a row; empty or None: derived from the query.
         keys: by source, sets of columns that certainly identify its rows.
         time: the output column for recomputation in ranges, if declared.
@@ -239,38 +231,33 @@ def plan(
     result_columns, key_why = result_key(tree, key)
     certain = tree is not None and are_windows_certain(tree.root)
     notes = tuple(warnings(query, are_windows_certain=certain))
-    full_plan = ModelPlan(qualified, sources, result_columns, "full", obstacle, key_why, tree, None, notes)
+    full_plan = ModelPlan(query, qualified, sources, result_columns, "full", obstacle, key_why, tree, None, notes)
     if tree is None:
         return replace(full_plan, as_written=bool(difference or changed(sql, query)))
-    strategy, why, retracted = _strategy(tree, sources, result_columns, time)
-    return replace(full_plan, strategy=strategy, why=why, retraction=retracted)
+    return _with_strategy(full_plan, tree, time)
 
 
-def _strategy(
-    tree: Tree, sources: Sequence[TableId], key: Sequence[str], time: str
-) -> tuple[Strategy, str, Retraction | None]:
-    """Return the cheapest exact strategy for a tree of operators, the reason, and how its groups are adjusted.
+def _with_strategy(plan: ModelPlan, tree: Tree, time: str) -> ModelPlan:
+    """Return a plan with the cheapest exact strategy for its operators.
 
     Args:
-        tree: the operators of the query.
-        sources: every table it reads.
-        key: the key of its result.
         time: the output column by whose ranges it is recomputed; empty if none is declared.
     """
+    key = plan.key
     why = mixed_types_reason(tree.root, lambda e, node: certain_type(node, e))
     row_identity = identity(tree, key)
     if time:
-        why = f"declared: a row is computed from rows whose {time} is near its own"
         if broken := rows_depend(time, row_identity):
-            return "full", broken, None
-        return "ranges", why, None
-    if why := why or reason_all_rows_change(tree.root, set(sources), each=True):
-        return "full", why, None
-    retracted, reason = retraction(tree, annotated)
+            return replace(plan, why=broken)
+        why = f"declared: a row is computed from rows whose {time} is near its own"
+        return replace(plan, strategy="ranges", why=why)
+    if why := why or reason_all_rows_change(tree.root, set(plan.sources), each=True):
+        return replace(plan, why=why)
+    retracted, reason = retraction(tree, lambda e, _: annotated(e))
     if retracted and set(key) != set(retracted.keys.values()):
         retracted, reason = None, f"the declared key {list(key)} differs from its GROUP BY columns"
     if isinstance(row_identity, Doubt) and not retracted:
-        return "full", row_identity.no_identity, None
+        return replace(plan, why=row_identity.no_identity)
     key_operators = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
     if not key_operators:
         what = (
@@ -278,13 +265,13 @@ def _strategy(
             if retracted
             else "rows are inserted and deleted along with the changed rows of its tables"
         )
-        return "retract", what, retracted
+        return replace(plan, strategy="retract", why=what, retraction=retracted)
     why = f"{describe(key_operators[0])}: a change only affects the keys of its rows"
-    if reason and isinstance(top_operator(tree), Aggregate):
+    if reason and isinstance(top_operator(tree.root), Aggregate):
         why += f"; {reason}"
     if isinstance(row_identity, Identity):
         why += f"; {row_identity.why}"
-    return "keys", why, retracted
+    return replace(plan, strategy="keys", why=why, retraction=retracted)
 
 
 def output_columns(name: str, sql: str) -> list[str]:
@@ -306,7 +293,6 @@ def check_outputs(name: str, outputs: Sequence[str], key: Sequence[str], time: s
     """Raise ModelError if output columns share a name, or a key or range column is missing.
 
     Args:
-        name: the model's table, for messages.
         outputs: the output columns; if empty, they are unknown, and keys are not checked.
         key, time: the declared key and range column.
     """

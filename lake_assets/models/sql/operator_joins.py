@@ -6,12 +6,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from lake_assets.models.operators.query_tree import (
-    Filter,
-    InnerJoin,
-    Node,
-    refs,
-)
+from lake_assets.models.operators.query_tree import Filter, InnerJoin, Node, refs
 from lake_assets.models.sql.scopes import Uncompilable
 
 

@@ -8,7 +8,8 @@ import sqlglot
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.query_tree import Aggregate, Filter, Item, Node, Project, UnionAll, column
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import column
 from lake_assets.models.sql.scopes import Scope, Uncompilable
 from lake_assets.models.sql.sql_functions import aggregates
 
@@ -22,14 +23,8 @@ _COMPARED = (
 )  # fmt: skip
 
 
-def pivoted(node: Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str]) -> tuple[Node, list[Item]]:
+def pivoted(node: op.Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str]) -> tuple[op.Node, list[op.Item]]:
     """Return the rows of a PIVOT or UNPIVOT, and its output columns by name.
-
-    Args:
-        node: the rows of the table or subquery.
-        below: their columns.
-        pivot: the clause.
-        name: returns a unique column name like a given one.
 
     Raises:
         Uncompilable: its meaning depends on something that is not known, such as a type.
@@ -39,7 +34,7 @@ def pivoted(node: Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], st
     return (_unpivot if pivot.args.get("unpivot") else _pivot)(node, below, pivot, name)
 
 
-def _pivot(node: Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str]) -> tuple[Node, list[Item]]:
+def _pivot(node: op.Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str]) -> tuple[op.Node, list[op.Item]]:
     field = pivot.args["fields"][0]
     by = [_resolved(c, below) for c in _listed(field.this)]
     values = [[_constant(v) for v in _listed(_unaliased(e))] for e in field.expressions]
@@ -55,8 +50,8 @@ def _pivot(node: Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str
         raise Uncompilable("PIVOT of values whose type is unknown, or that may be no numbers")
     used = {c.name for e in (*by, *results) for c in e.find_all(exp.Column)}
     keys = [(n, name(n), c) for (_, n), c in below.columns.items() if c.name not in used]
-    calls: list[Item] = []
-    outputs: list[Item] = []
+    calls: list[op.Item] = []
+    outputs: list[op.Item] = []
     for n, (of, result) in enumerate((v, r) for v in values for r in results):
         pairs = zip(by, of, types, strict=True)
         condition = exp.and_(*(exp.EQ(this=c.copy(), expression=exp.cast(v.copy(), t)) for c, v, t in pairs))
@@ -72,12 +67,14 @@ def _pivot(node: Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str
             raise Uncompilable(f"{result.sql(DIALECT)} in PIVOT: it is no aggregate")
         has_rows = exp.GT(this=column(rows), expression=exp.Literal.number(0))
         outputs.append((names[n], exp.Case(ifs=[exp.If(this=has_rows, true=value)])))
-    node = Aggregate(node, tuple((new, c.copy()) for _, new, c in keys), tuple(calls))
+    node = op.Aggregate(node, tuple((new, c.copy()) for _, new, c in keys), tuple(calls))
     items = [(n, name(n), e) for n, e in (*((n, column(new)) for n, new, _ in keys), *outputs)]
-    return Project(node, tuple((new, e) for _, new, e in items)), [(n, column(new)) for n, new, _ in items]
+    return op.Project(node, tuple((new, e) for _, new, e in items)), [(n, column(new)) for n, new, _ in items]
 
 
-def _unpivot(node: Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str]) -> tuple[Node, list[Item]]:
+def _unpivot(
+    node: op.Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], str]
+) -> tuple[op.Node, list[op.Item]]:
     field = pivot.args["fields"][0]
     columns = [[_resolved(c, below) for c in _listed(_unaliased(e))] for e in field.expressions]
     values = [i.name for v in pivot.expressions for i in _listed(v)]
@@ -89,17 +86,17 @@ def _unpivot(node: Node, below: Scope, pivot: exp.Pivot, name: Callable[[str], s
     kept = [(n, c) for (_, n), c in below.columns.items() if c.name not in unpivoted]
     outputs = [*(n for n, _ in kept), field.this.name, *values]
     internal = [name(n) for n in outputs]
-    branches: list[Node] = []
+    branches: list[op.Node] = []
     for entry, of in zip(field.expressions, columns, strict=True):
         label = entry.args["alias"].name if isinstance(entry, exp.PivotAlias) else "_".join(_names(entry))
         row = [*(c.copy() for _, c in kept), exp.Literal.string(label), *(c.copy() for c in of)]
         rows = node
         if not pivot.args.get("include_nulls"):
             is_null = [exp.Is(this=c.copy(), expression=exp.Null()) for c in of]
-            rows = Filter(node, exp.Not(this=exp.Paren(this=exp.and_(*is_null))))
-        branches.append(Project(rows, tuple(zip(internal, row, strict=True))))
+            rows = op.Filter(node, exp.Not(this=exp.Paren(this=exp.and_(*is_null))))
+        branches.append(op.Project(rows, tuple(zip(internal, row, strict=True))))
     return (
-        branches[0] if len(branches) == 1 else UnionAll(tuple(branches)),
+        branches[0] if len(branches) == 1 else op.UnionAll(tuple(branches)),
         [(n, column(new)) for n, new in zip(outputs, internal, strict=True)],
     )
 

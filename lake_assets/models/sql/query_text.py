@@ -45,13 +45,7 @@ def _tables(query: exp.Query) -> list[exp.Table]:
 
 
 def without_catalog(query: exp.Query, sql: str, catalog: str) -> str:
-    """Return the original text of a query, with the tables of a catalog named without it; lines stay where they are.
-
-    Args:
-        query: the result of `parse`.
-        sql: its text.
-        catalog: the name of the catalog.
-    """
+    """Return the original text of a query, with the tables of a catalog named without it; lines stay where they are."""
     tables = [t for t in _tables(query) if t.catalog == catalog]
     named = {(t.db, t.name) for t in tables}
     # Columns may be qualified by the full name of their table.

@@ -8,18 +8,11 @@ from sqlglot import exp
 
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.query_tree import Aggregate, Filter, Node, Project, Tree
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import top_operator
 from lake_assets.models.operators.unique_columns import unique
 from lake_assets.models.sql.compiler import compiled
 from lake_assets.models.sql.scopes import Uncompilable
-
-
-def top_operator(tree: Tree) -> Node:
-    """Return the topmost operator other than projections and filters."""
-    node = tree.root
-    while isinstance(node, Project | Filter):
-        node = node.input
-    return node
 
 
 def is_ordered(
@@ -53,7 +46,7 @@ def is_ordered(
     return any(k <= have for k in unique(tree.root))
 
 
-def result_key(tree: Tree | None, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
+def result_key(tree: op.Tree | None, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
     """Return the columns that identify a row of the result, and their origin; or none, and the reason."""
     if declared:
         return tuple(declared), "declared"
@@ -64,8 +57,8 @@ def result_key(tree: Tree | None, declared: Sequence[str] | None) -> tuple[tuple
         if key and key <= set(back):
             positions = {o: i for i, o in enumerate(tree.outputs)}
             names = sorted((back[c] for c in key), key=positions.__getitem__)
-            top = top_operator(tree)
-            origin = "the columns of GROUP BY" if isinstance(top, Aggregate) else "derived from the query"
+            top = top_operator(tree.root)
+            origin = "the columns of GROUP BY" if isinstance(top, op.Aggregate) else "derived from the query"
             return tuple(names), origin
     if frozenset() in unique(tree.root):
         return (), "none: there is only one row"

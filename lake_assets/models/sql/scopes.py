@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.query_tree import (
-    Node,
-)
+from lake_assets.models.operators.query_tree import Node, column
 
 Ctes = Mapping[str, "Closed"]
 
@@ -26,12 +24,15 @@ class Scope:
     Attributes:
         columns: columns of the tree by table alias and column name.
         outer: the scope of the outer SELECT, for a subquery.
-        seen: columns of `outer` that were used.
     """
 
     columns: dict[tuple[str, str], exp.Column] = field(default_factory=dict)
     outer: Scope | None = None
-    seen: set[str] = field(default_factory=set)
+
+    def add(self, alias: str, columns: Iterable[tuple[str, str]]) -> None:
+        """Add the columns of a table: by their names in the query, the tree's."""
+        for name, internal in columns:
+            self.columns[(alias.lower(), name.lower())] = column(internal)
 
     def find(self, node: exp.Column) -> exp.Column:
         """Return the tree's column for a column of the query.
@@ -41,12 +42,10 @@ class Scope:
         """
         scope: Scope | None = self
         while scope is not None:
-            if column := scope.columns.get((node.table.lower(), node.name.lower())):
-                if scope is not self:
-                    self.seen.add(column.name)
-                column = column.copy()
-                column.type = column.type or node.type
-                return column
+            if known := scope.columns.get((node.table.lower(), node.name.lower())):
+                copy = known.copy()
+                copy.type = copy.type or node.type
+                return copy
             scope = scope.outer
         raise Uncompilable(f"{node.sql(DIALECT)} is not a column of the tables in FROM")
 

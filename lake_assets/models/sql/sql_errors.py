@@ -54,7 +54,6 @@ def model_error(model: str, problems: Iterable[tuple[int | None, str]]) -> Model
     """Return all problems of a model's SQL as one error.
 
     Args:
-        model: the model's table.
         problems: line in the SQL (None if unknown) and text of each problem.
     """
     all_problems = tuple(problems)
@@ -69,12 +68,7 @@ def line_of(node: exp.Expr) -> int | None:
 
 
 def column_problems(query: exp.Query, schemas: Mapping[TableId, Iterable[str]]) -> list[tuple[int | None, str]]:
-    """Return a problem for each column of a query that none of its sources has, or several have.
-
-    Args:
-        query: the parsed query.
-        schemas: column names by source.
-    """
+    """Return a problem for each column of a query that none of its sources has, or several have."""
     nested: dict[str, Any] = {}
     for table, columns in schemas.items():
         nested.setdefault(table.namespace[0], {})[table.name] = dict.fromkeys(columns, "string")

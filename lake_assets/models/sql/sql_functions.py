@@ -66,7 +66,6 @@ def warnings(query: exp.Expr, *, are_windows_certain: bool = False) -> list[str]
     """Return warnings about values that may differ when the same rows are read in another order.
 
     Args:
-        query: the query.
         are_windows_certain: whether the order of every window function is known to be total.
     """
     messages: dict[str, None] = {}

@@ -9,24 +9,16 @@ from sqlglot import exp
 
 from lake_assets.lake.spark_functions import is_generator
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators import query_tree
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    InnerJoin,
-    Node,
-    Project,
-    SideJoin,
-    column,
-    refs,
-)
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.query_tree import column, equal, refs
 from lake_assets.models.operators.unique_columns import unique
 from lake_assets.models.sql.constant_rows import is_constant, is_single_row
+from lake_assets.models.sql.operator_joins import filtered, joined
+from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_functions import aggregates, replaceable_text
 
 if TYPE_CHECKING:
     from lake_assets.models.sql.compiler import Select
-    from lake_assets.models.sql.scopes import Ctes
 
 _NULL_OF_NOTHING = (
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.ArgMin, exp.ArgMax, exp.LogicalAnd, exp.LogicalOr, exp.Median, exp.Stddev,
@@ -42,31 +34,27 @@ class Subqueries:
     def __init__(self, select: Select) -> None:
         self._select = select
 
-    def filtered(self, node: Node, conditions: Sequence[exp.Expr]) -> Node:
+    def filtered(self, node: op.Node, conditions: Sequence[exp.Expr]) -> op.Node:
         """Return `node` filtered by the conditions of a WHERE, which may contain subqueries."""
-        from lake_assets.models.sql.operator_joins import filtered
-
         plain = [self._select.resolved(c) for c in conditions if not c.find(exp.Query)]
-        if self._select.scope.outer is not None:
-            self._local(plain, node)
+        if self._select.scope.outer is not None and any(refs(c) - set(node.columns) for c in plain):
+            raise Uncompilable("a subquery that groups or sorts, and reads columns of the query around it")
         node = filtered(node, plain)
         for condition in (c for c in conditions if c.find(exp.Query)):
             membership = _membership(condition)
             if membership:
-                node = self._member(node, *membership)
+                node = _semi_join(node, *self._matching(node, *membership))
             else:
                 node, values = self.values(node, [condition], is_condition=True)
                 node = filtered(node, [values[id(condition)]])
         return node
 
     def values(
-        self, node: Node, expressions: Sequence[exp.Expr], *, is_condition: bool = False
-    ) -> tuple[Node, dict[int, exp.Expr]]:
+        self, node: op.Node, expressions: Sequence[exp.Expr], *, is_condition: bool = False
+    ) -> tuple[op.Node, dict[int, exp.Expr]]:
         """Return `node` with a column for each EXISTS, IN and scalar subquery.
 
         Args:
-            node: the rows.
-            expressions: the expressions over them.
             is_condition: whether they are conditions of WHERE, where null counts as false.
 
         Returns:
@@ -86,12 +74,12 @@ class Subqueries:
 
             for part in [p for p in copy.find_all(exp.Exists, exp.In) if _is_outermost(p) and _membership(p)]:
                 if isinstance(part, exp.In) and not _counts_null_as_false(part, is_condition=is_condition):
-                    raise self._error("IN with a subquery within an expression, in which null is not false")
+                    raise Uncompilable("IN with a subquery within an expression, in which null is not false")
                 node, value = self._match(node, part)
                 place(part, value)
             for sub in [s for s in copy.find_all(exp.Subquery) if _is_outermost(s)]:
                 if not isinstance(sub.this, exp.Select) or isinstance(sub.parent, exp.In | exp.Any | exp.All):
-                    raise self._error(f"{type(sub.parent).__name__.upper()} with a subquery within an expression")
+                    raise Uncompilable(f"{type(sub.parent).__name__.upper()} with a subquery within an expression")
                 node, value = self._value(node, sub.this)
                 place(sub, value)
             resolved = self._select.resolved(copy)
@@ -102,37 +90,34 @@ class Subqueries:
 
     # --- EXISTS, IN ---------------------------------------------------------------------------------------------
 
-    def _member(self, node: Node, kind: Kind, left: exp.Expr | None, query: exp.Expr) -> Node:
-        return _semi_join(node, *self._matching(node, kind, left, query))
-
-    def _match(self, node: Node, part: exp.Expr) -> tuple[Node, exp.Expr]:
+    def _match(self, node: op.Node, part: exp.Expr) -> tuple[op.Node, exp.Expr]:
         """Return `node` with a column for an EXISTS or IN of an expression, and the condition in its place."""
         membership = _membership(part)
         assert membership
         right, _, on = self._matching(node, *membership)
-        pairs = [pair for c in on if (pair := query_tree.equal(c, node.columns, right.columns))]
+        pairs = [pair for c in on if (pair := equal(c, node.columns, right.columns))]
         if not on or len(pairs) < len(on):
-            raise self._error(
+            raise Uncompilable(
                 "a subquery of EXISTS or IN within an expression, whose conditions are not all equalities"
             )
         name = self._select.compiler.name
         keys, is_matched = [(name("key"), y) for _, y in pairs], name("there")
-        distinct = Distinct(Project(right, tuple(keys)))
-        matched = Project(distinct, (*((n, column(n)) for n, _ in keys), (is_matched, exp.true())))
+        distinct = op.Distinct(op.Project(right, tuple(keys)))
+        matched = op.Project(distinct, (*((n, column(n)) for n, _ in keys), (is_matched, exp.true())))
         on_keys = (exp.EQ(this=_wrapped(x), expression=column(n)) for (x, _), (n, _) in zip(pairs, keys, strict=True))
         is_missing = exp.Is(this=column(is_matched), expression=exp.Null())
-        return SideJoin(node, matched, "left", tuple(on_keys)), exp.Paren(this=exp.Not(this=exp.Paren(this=is_missing)))
+        return op.SideJoin(node, matched, "left", tuple(on_keys)), exp.Paren(
+            this=exp.Not(this=exp.Paren(this=is_missing))
+        )
 
     def _matching(
-        self, node: Node, kind: Kind, left: exp.Expr | None, query: exp.Expr
-    ) -> tuple[Node, Kind, tuple[exp.Expr, ...]]:
+        self, node: op.Node, kind: Kind, left: exp.Expr | None, query: exp.Expr
+    ) -> tuple[op.Node, Kind, tuple[exp.Expr, ...]]:
         """Return the rows of the subquery of an EXISTS or IN, the kind of its join, and the conditions of the join."""
-        from lake_assets.models.sql.compiler import Select
-
         select = self._select
         on: list[exp.Expr] = []
         if isinstance(query, exp.Select) and not _is_computed(query):
-            inner = Select(select.compiler, query, _ctes(select, query), select.scope)
+            inner = select.inner(query)
             right, on = inner.correlated()
             outputs = [inner.resolved(s.unalias()) for s in query.selects] if left is not None else []
         else:
@@ -141,27 +126,26 @@ class Subqueries:
         if left is not None:
             values = list(left.expressions) if isinstance(left, exp.Tuple) else [left]
             if kind == "null_anti" and len(values) > 1:
-                raise self._error("NOT IN of several columns")
+                raise Uncompilable("NOT IN of several columns")
             if len(values) != len(outputs):
-                raise self._error("IN of another number of columns than the subquery has")
+                raise Uncompilable("IN of another number of columns than the subquery has")
             for value, output in zip(values, outputs, strict=True):
                 resolved_value = select.resolved(value)
                 if refs(resolved_value) - set(node.columns) or refs(output) - set(right.columns):
-                    raise self._error("IN over columns of several queries")
+                    raise Uncompilable("IN over columns of several queries")
                 if kind == "null_anti" and not (refs(resolved_value) and refs(output)):
-                    raise self._error("NOT IN of a constant")
+                    raise Uncompilable("NOT IN of a constant")
                 on.insert(0, exp.EQ(this=_wrapped(resolved_value), expression=_wrapped(output)))
         visible = {*node.columns, *right.columns}
         if outside := {n for c in on for n in refs(c)} - visible:
-            raise self._error(f"a subquery over {', '.join(sorted(outside))} of a query that is not the next outer one")
+            raise Uncompilable(
+                f"a subquery over {', '.join(sorted(outside))} of a query that is not the next outer one"
+            )
         return right, kind, tuple(on)
 
     # --- scalar subqueries --------------------------------------------------------------------------------------
 
-    def _value(self, node: Node, query: exp.Select) -> tuple[Node, exp.Expr]:
-        from lake_assets.models.sql.compiler import Select
-        from lake_assets.models.sql.operator_joins import joined
-
+    def _value(self, node: op.Node, query: exp.Select) -> tuple[op.Node, exp.Expr]:
         select = self._select
         calls = aggregates(query.selects[0]) if len(query.selects) == 1 else []
         if is_constant(query, select.ctes) and not query.args.get("with_"):
@@ -169,25 +153,25 @@ class Subqueries:
             if len(row.outputs) == 1 and frozenset() in unique(row.node):
                 value = column(row.outputs[0][1])
                 is_certain = is_single_row(row.node)
-                return joined(node, row.node, []) if is_certain else SideJoin(node, row.node, "left", ()), value
+                return joined(node, row.node, []) if is_certain else op.SideJoin(node, row.node, "left", ()), value
         parts = ("group", "having", "distinct", "qualify", "limit", "offset")
         if not calls or any(query.args.get(p) for p in parts) or query.find(exp.Window):
-            raise self._error("a scalar subquery that is not a single aggregate: it may return several rows")
-        inner = Select(select.compiler, query, _ctes(select, query), select.scope)
+            raise Uncompilable("a scalar subquery that is not a single aggregate: it may return several rows")
+        inner = select.inner(query)
         below, on = inner.correlated()
         name = select.compiler.name
-        keys: list[query_tree.Item] = []
+        keys: list[op.Item] = []
         outside: list[exp.Expr] = []
         for condition in on:
-            pair = query_tree.equal(condition, below.columns, node.columns)
+            pair = equal(condition, below.columns, node.columns)
             if pair is None:
-                raise self._error(f"{condition.sql(DIALECT)} between a scalar subquery and the query around it")
+                raise Uncompilable(f"{condition.sql(DIALECT)} between a scalar subquery and the query around it")
             keys.append((name("key"), pair[0]))
             outside.append(pair[1])
         item = query.selects[0].unalias()
         named = {c.sql(DIALECT): (name(c.key), inner.resolved(c)) for c in aggregates(item)}
         if any(refs(e) - set(below.columns) for _, e in named.values()):
-            raise self._error("an aggregate over columns of the query around it")
+            raise Uncompilable("an aggregate over columns of the query around it")
 
         def over(empty: bool) -> exp.Expr:
             def replace_call(part: exp.Expr) -> exp.Expr:
@@ -198,50 +182,44 @@ class Subqueries:
 
             return exp.Paren(this=item.copy()).transform(replace_call)
 
-        total = Aggregate(below, tuple(keys), tuple(named.values()))
+        total = op.Aggregate(below, tuple(keys), tuple(named.values()))
         full, value, is_matched = over(False), name("value"), name("there")
         if refs(full) - {n for n, _ in named.values()}:
-            raise self._error("a scalar subquery over columns that it does not aggregate")
+            raise Uncompilable("a scalar subquery over columns that it does not aggregate")
         if not keys:
-            return joined(node, Project(total, ((value, full),)), []), column(value)
+            return joined(node, op.Project(total, ((value, full),)), []), column(value)
         items = (*((n, column(n)) for n, _ in keys), (value, full), (is_matched, exp.true()))
         of_nothing = {n: self._of_nothing(c) for n, c in named.values()}
         pairs = tuple(exp.EQ(this=_wrapped(o), expression=column(n)) for o, (n, _) in zip(outside, keys, strict=True))
-        right = Project(total, items)
+        right = op.Project(total, items)
         result = exp.If(
             this=exp.Is(this=column(is_matched), expression=exp.Null()), true=over(True), false=column(value)
         )
-        return SideJoin(node, right, "left", pairs), exp.Paren(this=result)
+        return op.SideJoin(node, right, "left", pairs), exp.Paren(this=result)
 
-    # --- -------------------------------------------------------------------------------------------------------
+    # --- LATERAL ------------------------------------------------------------------------------------------------
 
-    def lateral(self, node: Node, query: exp.Expr, *, is_outer: bool) -> tuple[Node, list[tuple[str, exp.Column]]]:
+    def lateral(
+        self, node: op.Node, query: exp.Expr, *, is_outer: bool
+    ) -> tuple[op.Node, list[tuple[str, exp.Column]]]:
         """Join `node` with a LATERAL subquery, which reads its columns.
-
-        Args:
-            node: the rows.
-            query: the subquery.
-            is_outer: whether rows without a match are kept.
 
         Returns:
             The joined rows, and name and column of each output of the subquery.
         """
-        from lake_assets.models.sql.compiler import Select
-        from lake_assets.models.sql.operator_joins import joined
-
         select = self._select
         if not isinstance(query, exp.Select) or query.args.get("distinct"):
-            raise self._error("a LATERAL subquery that is not a plain SELECT")
+            raise Uncompilable("a LATERAL subquery that is not a plain SELECT")
         if not _is_computed(query):
-            inner = Select(select.compiler, query, _ctes(select, query), select.scope)
+            inner = select.inner(query)
             right, on = inner.correlated()
             values = [(s.alias_or_name, inner.resolved(s.unalias())) for s in query.selects]
             if any(refs(e) - set(right.columns) for _, e in values):
-                raise self._error("a LATERAL subquery that selects columns of the query around it")
+                raise Uncompilable("a LATERAL subquery that selects columns of the query around it")
             named = [(n, select.compiler.name(n or "value"), e) for n, e in values]
-            right = Project(right, (*((c, column(c)) for c in right.columns), *((new, e) for _, new, e in named)))
+            right = op.Project(right, (*((c, column(c)) for c in right.columns), *((new, e) for _, new, e in named)))
             outputs = [(n, column(new)) for n, new, _ in named]
-            return SideJoin(node, right, "left", tuple(on)) if is_outer else joined(node, right, on), outputs
+            return op.SideJoin(node, right, "left", tuple(on)) if is_outer else joined(node, right, on), outputs
         columns, values = node.columns, list[tuple[str, str, exp.Expr]]()
         for item in query.selects:
             single = query.copy()
@@ -249,7 +227,7 @@ class Subqueries:
             # An aggregate without GROUP BY has one row, whatever it matches.
             node, value = self._value(node, single)
             values.append((item.alias_or_name, select.compiler.name(item.alias_or_name or "value"), value))
-        node = Project(node, (*((c, column(c)) for c in columns), *((new, e) for _, new, e in values)))
+        node = op.Project(node, (*((c, column(c)) for c in columns), *((new, e) for _, new, e in values)))
         return node, [(n, column(new)) for n, new, _ in values]
 
     def _of_nothing(self, call: exp.Expr) -> exp.Expr:
@@ -260,17 +238,8 @@ class Subqueries:
         if isinstance(bare, exp.Count | exp.CountIf):
             return exp.Literal.number(0)
         if not isinstance(bare, _NULL_OF_NOTHING) and bare.name.lower() not in _NULL_OF_NOTHING_NAMES:
-            raise self._error(f"{call.sql(DIALECT)} in a scalar subquery: its value over no rows is unknown")
+            raise Uncompilable(f"{call.sql(DIALECT)} in a scalar subquery: its value over no rows is unknown")
         return exp.Null()
-
-    def _local(self, conditions: Sequence[exp.Expr], node: Node) -> None:
-        if any(refs(c) - set(node.columns) for c in conditions):
-            raise self._error("a subquery that groups or sorts, and reads columns of the query around it")
-
-    def _error(self, message: str) -> Exception:
-        from lake_assets.models.sql.scopes import Uncompilable
-
-        return Uncompilable(message)
 
 
 def _membership(condition: exp.Expr) -> tuple[Kind, exp.Expr | None, exp.Expr] | None:
@@ -314,25 +283,17 @@ def _is_outermost(sub: exp.Expr) -> bool:
     return sub.find_ancestor(exp.Query) is None
 
 
-def _ctes(select: Select, query: exp.Select) -> Ctes:
-    if query.args.get("with_"):
-        from lake_assets.models.sql.scopes import Uncompilable
-
-        raise Uncompilable("a CTE within a subquery of a condition")
-    return select.ctes
-
-
 def _wrapped(expression: exp.Expr) -> exp.Expr:
     plain = isinstance(expression, exp.Column | exp.Literal | exp.Func | exp.Paren)
     return expression.copy() if plain else exp.Paren(this=expression.copy())
 
 
-def _semi_join(node: Node, right: Node, kind: Kind, on: tuple[exp.Expr, ...]) -> Node:
+def _semi_join(node: op.Node, right: op.Node, kind: Kind, on: tuple[exp.Expr, ...]) -> op.Node:
     """Return a semi or anti join; below an inner join if its conditions concern a single input of it."""
-    if isinstance(node, InnerJoin):
+    if isinstance(node, op.InnerJoin):
         used = {n for c in on for n in refs(c)} & set(node.columns)
         for i, below in enumerate(node.inputs):
             if used and used <= set(below.columns):
                 joined = _semi_join(below, right, kind, on)
-                return InnerJoin((*node.inputs[:i], joined, *node.inputs[i + 1 :]), node.on)
-    return SideJoin(node, right, kind, on)
+                return op.InnerJoin((*node.inputs[:i], joined, *node.inputs[i + 1 :]), node.on)
+    return op.SideJoin(node, right, kind, on)

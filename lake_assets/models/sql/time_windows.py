@@ -78,10 +78,6 @@ class _Lengths:
 def with_time_window(select: Select, node: Node) -> tuple[Node, exp.Select]:
     """Return the rows with the start of their windows, and the SELECT over them; both unchanged without a window.
 
-    Args:
-        select: the SELECT that names the windows.
-        node: its rows, filtered by its WHERE.
-
     Raises:
         Uncompilable: it names several windows, or a kind that is not supported.
     """

@@ -62,10 +62,6 @@ _Note = Callable[[exp.Join, _Relation, _Relation], None]
 def using_as_on(query: exp.Query, schemas: Mapping[TableId, Sequence[str]]) -> tuple[exp.Query, str]:
     """Rewrite USING and NATURAL in place.
 
-    Args:
-        query: the parsed query.
-        schemas: columns by table.
-
     Returns:
         The query, and the part that cannot be rewritten; empty if all of it can.
     """

@@ -16,12 +16,6 @@ def windowed(
 ) -> tuple[Node, list[Item], exp.Expr | None]:
     """Return the rows with the window functions of a SELECT, and its list and QUALIFY over them.
 
-    Args:
-        node: the rows.
-        items: the list of SELECT.
-        qualify: the condition of QUALIFY, if any.
-        name: returns a unique column name like a given one.
-
     Raises:
         Uncompilable: a window function reads columns that are not grouped by.
     """

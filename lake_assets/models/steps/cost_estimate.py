@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType, IcebergType
@@ -29,7 +29,6 @@ class Cost:
     """Size of a past step, and its time until the commit.
 
     Attributes:
-        strategy: the strategy used.
         changed, rows: numbers of changed rows and of all rows of its sources.
         compared: whether a recompute compared its rows with the stored ones.
     """
@@ -157,15 +156,9 @@ def estimate(
     """Estimate a change; reads only loaded metadata.
 
     Args:
-        strategy: the strategy to absorb it.
-        windows, tables: windows and tables of all sources.
-        captures: captures of the changed sources.
         past: costs of past steps, newest first.
         full_above: the declared limit.
         readers: returns the number of models of the run that read a table.
-        target: the model's table, if it exists.
-        operators: see `Estimate`.
-        is_read: whether another table is computed from the model's table.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
     counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
@@ -177,18 +170,25 @@ def estimate(
         for t, (_, exact) in counted.items()
         if not exact and tables[t].metadata.format_version < 3
     )
-    estimated = _estimate(strategy, changed, sum(rows.values()), all(e for _, e in counted.values()), past, full_above)
+    total = sum(rows.values())
+    incremental, full = _past_seconds(strategy, changed, total, past) if full_above is None else (None, None)
     stored = visible_rows(target.current_snapshot()) if target else 0
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
     slow = len(fulls) > 1 and min(fulls) > thresholds.SLOW_FULL_SECONDS
     # Overwriting a partitioned table would change all of its partitions.
     overwrites = not is_read and stored <= thresholds.OVERWRITE_ROWS and not (target and target.spec().fields)
-    last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), stored, past, compares=not overwrites)
+    last_full, absorbed = last_seconds(strategy, changed, total, stored, past, compares=not overwrites)
     if target and not overwrites and not all(_is_plain(f.field_type) for f in target.schema().fields):
         last_full = None
-    return replace(
-        estimated,
+    return Estimate(
+        changed,
+        total,
+        exact=all(e for _, e in counted.values()),
+        limit=full_above if full_above is not None else thresholds.FULL_ABOVE_SHARE.get(strategy, 1.0),
+        incremental=incremental,
+        full=full,
+        declared=full_above is not None,
         compared=compared,
         stored=stored,
         overwrites=overwrites,
@@ -227,19 +227,15 @@ def _most_rows(table: Table, window: Window) -> int:
     )
 
 
-def _estimate(
-    strategy: str, changed: int, rows: int, exact: bool, past: list[Cost], full_above: float | None
-) -> Estimate:
-    limit = full_above if full_above is not None else thresholds.FULL_ABOVE_SHARE.get(strategy, 1.0)
-    incremental = full = None
-    if full_above is None and rows:
-        last_full = next((c for c in past if c.strategy == "full" and c.rows > thresholds.ESTIMATE_ROWS), None)
-        # A step has fixed costs, so a larger change costs at least as much as a smaller one did.
-        comparable = [c for c in past if c.strategy == strategy and c.changed and c.rows > thresholds.ESTIMATE_ROWS]
-        if last_full and len(comparable) >= thresholds.PAST_RUNS:
-            full = last_full.seconds * rows / last_full.rows
-            incremental = min(c.seconds * max(1.0, changed / c.changed) for c in comparable)
-    return Estimate(changed, rows, exact, limit, incremental, full, full_above is not None)
+def _past_seconds(strategy: str, changed: int, rows: int, past: list[Cost]) -> tuple[float | None, float | None]:
+    """Return `incremental` and `full` of an estimate."""
+    last_full = next((c for c in past if c.strategy == "full" and c.rows > thresholds.ESTIMATE_ROWS), None)
+    # A step has fixed costs, so a larger change costs at least as much as a smaller one did.
+    comparable = [c for c in past if c.strategy == strategy and c.changed and c.rows > thresholds.ESTIMATE_ROWS]
+    if not rows or last_full is None or len(comparable) < thresholds.PAST_RUNS:
+        return None, None
+    incremental = min(c.seconds * max(1.0, changed / c.changed) for c in comparable)
+    return incremental, last_full.seconds * rows / last_full.rows
 
 
 def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
@@ -281,13 +277,6 @@ def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
 
 
 def cost_property(strategy: str, estimate: Estimate, began: float, *, compared: bool = False) -> dict[str, str]:
-    """Return the cost property of a step's commit; with the commit's time, it tells how long the step took.
-
-    Args:
-        strategy: the strategy of the step.
-        estimate: the size of its change.
-        began: seconds since 1970.
-        compared: whether a recompute compared its rows with the stored ones.
-    """
+    """Return the cost property of a step's commit; with the commit's time, it tells how long the step took."""
     cost = {"strategy": strategy, "changed": estimate.changed, "rows": estimate.rows, "began": round(began, 3)}
     return {COST: json.dumps(cost | ({"compared": True} if compared else {}), separators=(",", ":"))}

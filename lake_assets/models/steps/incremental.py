@@ -7,28 +7,19 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from lake_assets.lake import quote
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.adjustable_groups import retraction
+from lake_assets.models.operators.kept_frames import types_of
 from lake_assets.models.operators.operator_deltas import Deltas, keys_of
-from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason, with_common_types
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Node,
-    Project,
-    SetOp,
-    Tree,
-)
-from lake_assets.models.operators.retract import retraction
+from lake_assets.models.operators.operator_types import mixed_types_reason, with_common_types
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
 from lake_assets.models.sql.model_plan import ModelPlan
-from lake_assets.models.steps.full_result import full, full_for_lost_rows
 from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.renewal import Renewal
 from lake_assets.models.steps.retract_step import adjust, adjust_at_once
-from lake_assets.models.steps.written_changes import replace_keys, write_change
+from lake_assets.models.steps.stored_result import full, full_for_lost_rows, replace_keys, write_change
 
 
 def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
@@ -38,12 +29,11 @@ def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
     """
     tree = ctx.plan.tree
     assert tree is not None
-    if why := mixed_types_reason(tree.root, lambda e, node: certain_type(node, e) or ctx.type_of(e, node)):
+    if why := mixed_types_reason(tree.root, ctx.type_of):
         return ctx.plan, why
 
-    def schema_of(node: Node) -> dict[str, str]:
-        schema = ctx.sql(ctx.rows.sql(node, "end")).schema
-        return {f.name: f.dataType.simpleString() for f in schema.fields}
+    def schema_of(node: op.Node) -> dict[str, str]:
+        return types_of(ctx.sql(ctx.rows.sql(node, "end")))
 
     return replace(ctx.plan, tree=with_common_types(tree, schema_of)), ""
 
@@ -52,7 +42,6 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> StepResult:
     """Absorb the changes.
 
     Args:
-        ctx: the step.
         plan: the result of `plan_with_types`.
         why: the reason for the plan's strategy.
     """
@@ -60,7 +49,7 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> StepResult:
     assert tree is not None
     retracted, reason = None, ""
     if plan.retraction is not None:
-        retracted, reason = retraction(tree, lambda e: ctx.type_of(e, grouped_input(tree)))
+        retracted, reason = retraction(tree, ctx.type_of)
     if retracted and (done := adjust_at_once(ctx, tree, retracted)):
         return done if done.strategy == "none" else done.because(why)
     deltas = Deltas(ctx.frames, ctx.rows, ctx.sources.feed, ctx.sources.size)
@@ -91,21 +80,18 @@ def _why_full(ctx: ModelContext) -> str:
     return f"computing everything is estimated to be cheaper: {counted}" if counted.prefers_full else ""
 
 
-def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> StepResult:
+def _changes(ctx: ModelContext, tree: op.Tree, deltas: Deltas, strategy: str) -> StepResult:
     """Write inserted and deleted rows, by key or by counting copies."""
     sql = deltas.sql(tree.root)
     if sql is None:
         return ctx.nothing("no row changed")
-    outputs = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
-    delta = f"SELECT {outputs}, __sign FROM ({sql})"
+    delta = f"SELECT {tree.selected}, __sign FROM ({sql})"
     return write_change(ctx, delta, strategy, "changed rows" if ctx.plan.key else "changed rows, counted")
 
 
-def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strategy: str) -> StepResult:
+def _renewed(ctx: ModelContext, tree: op.Tree, by: Identity, deltas: Deltas, strategy: str) -> StepResult:
     """Replace the table's rows of the same identity by new rows."""
-    name = ctx.lake.sql_name(ctx.spec.table)
-    renewal = Renewal(tree, by, deltas, ctx.frames, ctx.rows, name, ctx.types, ctx.typed)
-    change = renewal.change()
+    change = Renewal(ctx, tree, by, deltas).change()
     if change.lost:
         return full_for_lost_rows(ctx, change.lost)
     if change.sql is None:
@@ -113,10 +99,10 @@ def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strate
     return write_change(ctx, change.sql, strategy, change.what)
 
 
-def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> StepResult:
+def _keys(ctx: ModelContext, tree: op.Tree, node: op.Node, keys: Mapping[str, str], deltas: Deltas) -> StepResult:
     """Recompute the rows of the touched keys and replace them."""
     below, _ = keys_of(node)
-    changed_keys = deltas.changed_input_keys(node, below)
+    changed_keys = deltas.changed_keys([(i, below) for i in node.inputs])
     if changed_keys is None:
         return ctx.nothing("no key touched")
     names = {o: f"__k{i}" for i, o in enumerate(keys)}
@@ -124,36 +110,27 @@ def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], de
     return StepResult("keys", f"{changed_keys.rows} keys recomputed")
 
 
-def grouped_input(tree: Tree) -> Node:
-    """Return the input of the topmost GROUP BY."""
-    node = tree.root
-    while isinstance(node, Project):
-        node = node.input
-    assert isinstance(node, Aggregate)
-    return node.input
-
-
 def _is_by(by: Identity, keys: Collection[str]) -> bool:
     """Whether rows are replaced by a key whose columns are all exact: a rounded value does not find its stored row."""
     return by.kind == "group" and set(keys) <= set(by.columns)
 
 
-def top_key(tree: Tree) -> tuple[Node, dict[str, str]] | None:
+def top_key(tree: op.Tree) -> tuple[op.Node, dict[str, str]] | None:
     """Return the topmost key operator and its key columns in the result, if the result outputs its key.
 
     The key's columns are in the operator's order.
     """
     outputs = {c: o for o, c in reversed(list(tree.outputs.items()))}
     node = tree.root
-    while isinstance(node, Project | Filter):
-        if isinstance(node, Project):
+    while isinstance(node, op.Project | op.Filter):
+        if isinstance(node, op.Project):
             outputs = {
                 e.name: outputs[n] for n, e in reversed(node.items) if isinstance(e, exp.Column) and n in outputs
             }
         node = node.input
-    if not isinstance(node, Aggregate | Distinct | SetOp) or (isinstance(node, SetOp) and node.all):
+    if not isinstance(node, op.Aggregate | op.Distinct | op.SetOp) or (isinstance(node, op.SetOp) and node.all):
         return None
-    keys = [n for n, _ in node.keys] if isinstance(node, Aggregate) else list(node.columns)
+    keys = [n for n, _ in node.keys] if isinstance(node, op.Aggregate) else list(node.columns)
     if not keys or not all(k in outputs for k in keys):
         return None
     return node, {outputs[k]: k for k in keys}

@@ -17,15 +17,11 @@ from lake_assets.lake.foreign_errors import first_line, first_line_and_place
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.operators.kept_frames import Frames
-from lake_assets.models.operators.maintenance import source_column
+from lake_assets.models.operators.kept_frames import Frames, types_of
 from lake_assets.models.operators.operator_rows import Rows
-from lake_assets.models.operators.query_tree import (
-    Node,
-    Tree,
-    column,
-)
-from lake_assets.models.sql.model_plan import ModelPlan, parse
+from lake_assets.models.operators.operator_types import certain_type
+from lake_assets.models.operators.query_tree import Node, Tree, column
+from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.sql.query_text import as_named, replace_tables, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.cost_estimate import Estimate, cost_property
@@ -46,15 +42,9 @@ class ModelContext:
     """One run of a model over fixed snapshots.
 
     Attributes:
-        plan: how the model is computed.
-        sources: the sources at both ends of the window.
-        frames: rows that are materialized during the step.
         before: the model's table before the step; None: it does not exist.
         marks: the watermarks of the commit.
         began: start of the step, in seconds since 1970.
-        expected: the estimated cost.
-        definition: fingerprint of the query and its declaration.
-        gate: the audits of the table.
     """
 
     lake: LakeBase
@@ -66,7 +56,6 @@ class ModelContext:
     marks: Watermarks
     began: float
     expected: Estimate
-    definition: str
     gate: Gate
 
     def __post_init__(self) -> None:
@@ -86,7 +75,7 @@ class ModelContext:
         def view(table: TableId) -> str:
             return everything.view(table, "end")
 
-        parsed = parse(str(self.spec.table), self.spec.sql)
+        parsed = self.plan.parsed
         in_own_words: NotAcceptedError | None = None
         if self.plan.as_written or is_text(parsed):
             try:
@@ -111,14 +100,18 @@ class ModelContext:
 
     def columns_differ(self) -> bool:
         """Whether the query's columns no longer match the table's (a source's type or name changed)."""
-        expected = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
-        return expected != self.types
+        return types_of(self.query) != self.types
 
     @property
     def table(self) -> Table:
         """The model's table, which exists."""
         assert self.before is not None
         return self.before
+
+    @property
+    def stored(self) -> str:
+        """The model's table in SQL."""
+        return self.lake.sql_name(self.spec.table)
 
     @cached_value
     def types(self) -> dict[str, str]:
@@ -129,7 +122,6 @@ class ModelContext:
         """Return the writer of the table.
 
         Args:
-            strategy: the strategy to record with the cost.
             few: whether the table is small, and few rows are written.
             compared: whether all rows are compared with the stored ones.
         """
@@ -151,8 +143,8 @@ class ModelContext:
 
     def type_of(self, e: exp.Expr, node: Node) -> str:
         """Return Spark's type of an expression over the rows of an operator."""
-        if isinstance(e, exp.Column) and (origin := source_column(node, e.name)):
-            return self.sources.type_of(*origin)  # without a catalog lookup by Spark
+        if known := certain_type(node, e):
+            return known
         sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self.rows.sql(node, 'end')})"
         return self.sql(sql).schema.fields[0].dataType.simpleString()
 
@@ -160,8 +152,6 @@ class ModelContext:
         """Return the rows of a SQL text; raises NotAcceptedError if Spark does not accept it.
 
         Args:
-            sql: the text.
-            frames: frames that it names.
             is_text: whether it has the lines of the model's own text.
         """
         try:

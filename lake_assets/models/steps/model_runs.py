@@ -19,30 +19,24 @@ from pyspark.errors import (
 )
 
 from lake_assets.capture import Capture, capture
-from lake_assets.errors import (
-    DefinitionChangedError,
-    HistoryError,
-    ModelError,
-    UnsupportedCaptureError,
-)
+from lake_assets.errors import DefinitionChangedError, HistoryError, ModelError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.operators.kept_frames import Frames
+from lake_assets.models.operators.kept_frames import Frames, types_of
 from lake_assets.models.operators.maintenance import reason_all_rows_change
-from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
+from lake_assets.models.sql.model_plan import Choice, ModelPlan
 from lake_assets.models.sql.sql_errors import located
-from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
-from lake_assets.models.steps.full_result import full, make_table
 from lake_assets.models.steps.incremental import incremental, plan_with_types
 from lake_assets.models.steps.model_context import ModelContext, NotAcceptedError
-from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.steps.model_sources import Sources, schema_at
 from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
 from lake_assets.models.steps.planned_models import needed_columns, planned
+from lake_assets.models.steps.recomputed_ranges import absorb_ranges
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.models.steps.written_changes import full_by_differences
+from lake_assets.models.steps.stored_result import full, full_by_differences, make_table
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, known_marks
@@ -65,20 +59,16 @@ class SqlModelStep(ModelStep[ModelSpec]):
         """Raise ModelError if the query cannot be used."""
         self.spec.check()
 
-    @property
-    def definition(self) -> str:
-        """A fingerprint of the query and its declaration."""
-        return definition(self.spec)
+    def _is_maintained(self, sources: Mapping[TableId, Table]) -> bool:
+        return len(sources) == len(self.spec.sources) and planned(self.spec, sources).strategy != "full"
 
     def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
         """Whether the query is maintained from changes."""
-        return len(sources) == len(self.spec.sources) and planned(self.spec, sources).strategy != "full"
+        return self._is_maintained(sources)
 
     def limits(self, sources: Mapping[TableId, Table]) -> BatchSize:
         """Return the declared limits; none if everything is computed anyway."""
-        if self.spec.batch.is_limited and planned(self.spec, sources).strategy != "full":
-            return self.spec.batch
-        return BatchSize()
+        return self.spec.batch if self.spec.batch.is_limited and self._is_maintained(sources) else BatchSize()
 
     def check_unchanged(self, sources: Mapping[TableId, Table]) -> None:
         """Raise the error of a query that reads a renamed column now, not with the next change."""
@@ -121,21 +111,31 @@ class SqlModelStep(ModelStep[ModelSpec]):
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
         frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
         sources = Sources(lake, due.sources, due.windows, captures, frames, needed, spec.table, pins.changes)
-        expected = estimate(
-            plan.strategy, due.windows, due.sources, captures, past_costs(due.table), spec.full_above,
-            readers=pins.changes.readers_of, target=due.table, operators=plan.operators, is_read=spec.is_read,
-        )  # fmt: skip
-        ctx = ModelContext(
-            lake, spec, plan, sources, frames, due.table, due.marks, began, expected, self.definition, gate
-        )
+        expected = self.expected(plan, due.table, due.sources, due.windows, captures, pins.changes.readers_of)
+        ctx = ModelContext(lake, spec, plan, sources, frames, due.table, due.marks, began, expected, gate)
         if spec.audits:
-            gate.check({f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
+            gate.check(types_of(ctx.query))
         result = _create_or_rebuild(ctx, due, needed) or _absorb(ctx)
         log.info("%s: %s: %s (%s)", spec.table, result.strategy, result.why, expected)
         details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
         if plan.warnings:
             details["warning"] = "; ".join(plan.warnings)
         return ComputedModel(result, absorbed, gate, details)
+
+    def expected(
+        self,
+        plan: ModelPlan,
+        table: Table | None,
+        sources: Mapping[TableId, Table],
+        windows: Mapping[TableId, Window],
+        captures: Mapping[TableId, Capture],
+        readers: Callable[[TableId], int] = lambda _: 1,
+    ) -> Estimate:
+        """Return the estimated cost of some captured windows; see `estimate`."""
+        return estimate(
+            plan.strategy, windows, sources, captures, past_costs(table), self.spec.full_above,
+            readers=readers, target=table, operators=plan.operators, is_read=self.spec.is_read,
+        )  # fmt: skip
 
 
 def _create_or_rebuild(
@@ -170,17 +170,17 @@ def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) 
 
 def _absorb(ctx: ModelContext) -> StepResult:
     """Absorb the captured windows."""
-    changed = {t for t, c in ctx.sources.captures.items() if not c.is_empty}
-    if not changed:
+    chosen = choice(ctx.plan, ctx.expected, ctx.sources.captures)
+    if chosen is None:
         return ctx.nothing("nothing changed in the sources' rows")
-    strategy, why = choice(ctx.plan, ctx.expected, changed)
-    if strategy == "full":
+    why = chosen.why
+    if chosen.strategy == "full":
         if ctx.expected.overwrites or not (ctx.expected.has_few_rows or ctx.expected.is_small):
             return full(ctx, why)
         return _or_in_full(ctx, lambda: full_by_differences(ctx, why), "Spark did not compare the stored rows")
     try:
         plan, mixed_types = plan_with_types(ctx)
-        if strategy == "ranges":
+        if chosen.strategy == "ranges":
             assert plan.tree is not None
             return absorb_ranges(ctx, plan.tree, why)
         if mixed_types:
@@ -232,37 +232,25 @@ def _replaced_columns(
     """
     replaced: list[str] = []
     for name, table in tables.items():
-        start = windows[name].start
-        snapshot = table.snapshot_by_id(start) if start is not None else None
-        old_schema = table.schemas().get(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
-        if old_schema is None:
-            continue
-        old_ids = {f.name: f.field_id for f in old_schema.fields}
+        old_ids = {f.name: f.field_id for f in schema_at(table, windows[name].start).fields}
         new_ids = {f.name: f.field_id for f in table.schema().fields}
-        replaced += [
-            f"{name}.{c}" for c in sorted(needed.get(name, new_ids)) if c in old_ids and old_ids[c] != new_ids.get(c)
-        ]
+        columns = sorted(needed.get(name, new_ids))
+        replaced += [f"{name}.{c}" for c in columns if c in old_ids and old_ids[c] != new_ids.get(c)]
     return replaced
 
 
-def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple[str, str]:
-    """Return the strategy for a change of some sources, and the reason."""
-    if model.strategy == "full" or model.tree is None:
-        return "full", model.why
+def choice(plan: ModelPlan, expected: Estimate, captures: Mapping[TableId, Capture]) -> Choice | None:
+    """Return how captured changes are absorbed, and the reason; None if no row changed."""
+    changed = {t for t, c in captures.items() if not c.is_empty}
+    if not changed:
+        return None
+    if plan.tree is None or plan.strategy == "full":
+        return Choice("full", plan.why)
     if expected.is_small:
-        return "full", str(expected)
+        return Choice("full", str(expected))
     if expected.prefers_full and (expected.exact or expected.limit == 0):
-        return "full", f"computing everything is estimated to be cheaper: {expected}"
-    if not expected.exact and (why := expected.reason_not_to_compare):
-        return "full", why
-    if model.strategy != "ranges" and (why := reason_all_rows_change(model.tree.root, changed)):
-        return "full", why
-    return model.strategy, model.why
-
-
-def definition(spec: ModelSpec) -> str:
-    """Return a fingerprint of the definition of a table."""
-    text = fingerprint(parse(str(spec.table), spec.sql), spec.sql)
-    text = text if not spec.key else f"{text}:{','.join(spec.key)}"
-    # Files are written by the fields of Iceberg's partition spec: a changed spec rebuilds the table.
-    return f"{text}:{spec.partitions.field.sql}" if spec.partitions else text
+        return Choice("full", f"computing everything is estimated to be cheaper: {expected}")
+    reason = "" if expected.exact else expected.reason_not_to_compare
+    if not reason and plan.strategy != "ranges":
+        reason = reason_all_rows_change(plan.tree.root, changed)
+    return Choice("full", reason) if reason else Choice(plan.strategy, plan.why)

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -39,9 +40,7 @@ class Sources:
 
     Attributes:
         tables: the sources, as loaded at the start of the step.
-        windows: the window of each source.
         captures: the changes of the sources that changed.
-        frames: rows that are materialized during the step.
         needed: the columns to read by table; all columns of a table that is not listed.
         model: the model that reads them; None: its changes are not shared with other models.
         shared: the changes that the models of the run share.
@@ -69,7 +68,7 @@ class Sources:
             at = "end"
         if (table, at) not in self._views:
             rows = self._rows_at(table, snapshot)
-            rows, columns = self._as_now(table, rows, self._schema_of(table, snapshot))
+            rows, columns = self._as_now(table, rows, schema_at(self.tables[table], snapshot))
             self._views[table, at] = self.frames.view(rows.selectExpr(*columns))
         return self._views[table, at]
 
@@ -100,10 +99,6 @@ class Sources:
     def size(self, table: TableId) -> int:
         """Return about how many rows a table has now."""
         return visible_rows(self.tables[table].current_snapshot())
-
-    def type_of(self, table: TableId, column: str) -> str:
-        """Return Spark's type of a table's column, as a simple string."""
-        return next(spark_type(f.field_type).lower() for f in self.tables[table].schema().fields if f.name == column)
 
     def feed(self, table: TableId) -> Frame | None:
         """Return the changed rows of a table with `SIGN`; None if no row changed."""
@@ -187,15 +182,17 @@ class Sources:
         """Return the names that the columns read from a table have in another of its schemas; None: all columns."""
         if table not in self.needed:
             return None
-        ids = {f.field_id for f in self.tables[table].schema().fields if f.name in self.needed[table]}
+        ids = {f.field_id for f in self._fields(table)}
         return {f.name for f in schema.fields if f.field_id in ids}
 
     def _kinds(self, table: TableId) -> dict[str, str]:
         """Return Spark's types, as simple strings, of the columns that are read from a table."""
-        columns = (
-            f for f in self.tables[table].schema().fields if table not in self.needed or f.name in self.needed[table]
-        )
-        return {f.name: spark_type(f.field_type).lower() for f in columns}
+        return {f.name: spark_type(f.field_type).lower() for f in self._fields(table)}
+
+    def _fields(self, table: TableId) -> list[NestedField]:
+        """Return the columns that are read from a table."""
+        fields = self.tables[table].schema().fields
+        return [f for f in fields if table not in self.needed or f.name in self.needed[table]]
 
     def _within(self, table: TableId) -> dict[str, tuple[int, int]]:
         """Return the bounds of whole-number columns in the captured files as of the start, where statistics give
@@ -208,16 +205,6 @@ class Sources:
                 bounds[names[f.field_id]] = hull.low, hull.high
         return bounds
 
-    def _schema_of(self, table: TableId, snapshot: int | None) -> Schema:
-        current = self.tables[table]
-        snapshot_entry = current.snapshot_by_id(snapshot) if snapshot is not None else None
-        schemas = current.schemas()
-        return (
-            schemas.get(snapshot_entry.schema_id, current.schema())
-            if snapshot_entry and snapshot_entry.schema_id is not None
-            else current.schema()
-        )
-
     def _as_now(self, table: TableId, rows: DataFrame, schema: Schema) -> tuple[DataFrame, list[str]]:
         """Return rows of an older schema, and the expressions that select the current columns from them. Columns are
         matched by field id; a column that the older schema lacks is null or its default.
@@ -226,9 +213,7 @@ class Sources:
         """
         older_fields = {f.field_id: f for f in schema.fields}
         columns: list[str] = []
-        for f in self.tables[table].schema().fields:
-            if table in self.needed and f.name not in self.needed[table]:
-                continue
+        for f in self._fields(table):
             kind, older = spark_type(f.field_type), older_fields.get(f.field_id)
             value = quote(older.name) if older else "NULL"
             if older is None and f.initial_default is not None:
@@ -237,3 +222,10 @@ class Sources:
             value = value if older and older.field_type == f.field_type else f"CAST({value} AS {kind})"
             columns.append(f"{guarded(value, kind.lower())} AS {quote(f.name)}")
         return rows, columns
+
+
+def schema_at(table: Table, snapshot: int | None) -> Schema:
+    """Return the schema of a snapshot; the current one if it is not known."""
+    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    known = entry.schema_id if entry else None
+    return table.schema() if known is None else table.schemas().get(known, table.schema())

@@ -36,6 +36,11 @@ class DeclaredModel(Declared, table_step.Declared, Protocol):
         """The limits of a step."""
         ...
 
+    @property
+    def definition(self) -> str:
+        """A fingerprint of what the rows depend on, besides the sources."""
+        ...
+
 
 M = TypeVar("M", bound=DeclaredModel)
 
@@ -86,14 +91,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class ComputedModel:
-    """A model whose rows are written.
-
-    Attributes:
-        result: what was done.
-        absorbed: the absorbed windows.
-        gate: its audits.
-        details: anything else worth showing.
-    """
+    """A model whose rows are written."""
 
     result: StepResult
     absorbed: tuple[Absorbed, ...]
@@ -104,11 +102,6 @@ class ComputedModel:
 @dataclass(frozen=True)
 class ModelStep(TableStep[M, SnapshotPins]):
     """Maintaining the rows that a model computes from its sources."""
-
-    @property
-    @abstractmethod
-    def definition(self) -> str:
-        """A fingerprint of what the rows depend on, besides the sources."""
 
     @abstractmethod
     def needs_history(self, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]) -> bool:
@@ -121,8 +114,6 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """Compute the rows and write them, with the watermarks `due.marks`.
 
         Args:
-            lake: the lake.
-            due: the step.
             pins: the snapshots that other models of the run have read, and the changes that they share.
             began: start of the step, in seconds since 1970.
             scope: captures and rows in memory live until it is closed.
@@ -161,10 +152,6 @@ class ModelStep(TableStep[M, SnapshotPins]):
         If the history of a source is lost, and the model is declared to be rebuilt or recomputes everything on each
         change anyway, all windows start at the beginning.
 
-        Args:
-            table: the model's table, if it exists.
-            sources: the tables that it reads, as far as they exist.
-
         Raises:
             TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to
                 stop.
@@ -187,9 +174,6 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """Return each source's window for the next step, and whether it continues from the table; reads metadata only.
 
         Args:
-            lake: the lake.
-            table: the model's table, if it exists.
-            sources: the tables that it reads.
             pins: snapshots fixed by other models of the run; the pins of this step are added.
             rebuild: whether the table is rebuilt in full.
 
@@ -207,14 +191,12 @@ class ModelStep(TableStep[M, SnapshotPins]):
 
     def is_same_definition(self, table: Table | None) -> bool:
         """Whether a table was built by the current definition."""
-        return table is not None and table.properties.get(FINGERPRINT_PROPERTY) == self.definition
+        return table is not None and table.properties.get(FINGERPRINT_PROPERTY) == self.spec.definition
 
     def due(self, lake: LakeBase, pins: SnapshotPins, rebuild: str) -> DueModel | Outcome:
         """Return the step, or the outcome if there is nothing to do.
 
         Args:
-            lake: the lake.
-            pins: see `next_of`.
             rebuild: why the table is rebuilt in full; empty if it is not.
         """
         found = tables_of(lake, self.spec, self.lookups)

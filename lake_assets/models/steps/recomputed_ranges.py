@@ -1,4 +1,4 @@
-"""Ranges of a column that a change affects, for models that are recomputed by range."""
+"""Recompute the ranges of a declared column that a change affects."""
 
 from __future__ import annotations
 
@@ -8,35 +8,15 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from lake_assets.lake import TableId, thresholds
+from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
-from lake_assets.models.operators.kept_frames import Frames
-from lake_assets.models.operators.operator_rows import map_to_right, map_to_side, scan_sql, within
-from lake_assets.models.operators.query_tree import (
-    Aggregate,
-    Distinct,
-    Filter,
-    FullJoin,
-    Generate,
-    InnerJoin,
-    Node,
-    Project,
-    Scan,
-    SetOp,
-    SideJoin,
-    Tree,
-    UnionAll,
-    Unit,
-    Window,
-    column,
-    equals,
-    refs,
-    scans,
-    substitute,
-    text,
-)
-from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.operators import query_tree as op
+from lake_assets.models.operators.operator_rows import Rows, map_to_right, map_to_side, scan_sql, within
+from lake_assets.models.operators.query_tree import column, equals, refs, scans, substitute, text
+from lake_assets.models.steps.model_context import ModelContext
+from lake_assets.models.steps.model_step import StepResult
+from lake_assets.models.steps.stored_result import full, write_change
 
 _MICROS = 1_000_000
 _EPOCH = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
@@ -89,7 +69,7 @@ class Ranges:
         """Return a SQL condition: a value lies in one of the ranges."""
         return self._within(of, 0, 0)
 
-    def cut(self, scan: Scan, view: str) -> str:
+    def cut(self, scan: op.Scan, view: str) -> str:
         """Return SQL for the rows of a table that the ranges are computed from."""
         time = self.times.get(id(scan))
         if time is None or self.back is None:
@@ -112,23 +92,34 @@ class Ranges:
         return description + (" and rows without a value" if self.null else "")
 
 
-def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames: Frames) -> Ranges | str:
-    """Return the ranges that the changed rows of all sources affect, or why everything is recomputed.
+def absorb_ranges(ctx: ModelContext, tree: op.Tree, why: str) -> StepResult:
+    """Recompute the ranges of the declared column that changed rows affect, and write the rows that differ."""
+    span = ctx.spec.span
+    assert span is not None
+    ranges = _touched(ctx, tree, span)
+    if isinstance(ranges, str):
+        return full(ctx, ranges)
+    if ranges.is_empty:
+        return ctx.nothing("no range touched")
+    rows = Rows(lambda scan, at: ranges.cut(scan, ctx.sources.of(scan, at)))
+    names = ", ".join(map(quote, ctx.types))
+    in_ranges = ranges.condition(quote(span.column))
+    new = f"SELECT {tree.selected} FROM ({rows.sql(tree.root, 'end')})"
+    old = f"SELECT {names}, -1 AS __sign FROM {ctx.stored} WHERE {in_ranges}"
+    delta = f"SELECT {names}, 1 AS __sign FROM ({new}) WHERE {in_ranges} UNION ALL {old}"
+    return write_change(ctx, delta, "ranges", f"{ranges}: {why}")
 
-    Args:
-        tree: the compiled query.
-        span: the declared range.
-        type_: Spark's type of the column.
-        sources: the sources, with their changes.
-        frames: materializes rows.
-    """
+
+def _touched(ctx: ModelContext, tree: op.Tree, span: Span) -> Ranges | str:
+    """Return the ranges that the changed rows of all sources affect, or why everything is recomputed."""
+    type_ = ctx.types[span.column]
     kind = _KINDS.get(type_)
     if kind is None:
         return f"{span.column} is of type {type_}: ranges are of dates, timestamps and whole numbers"
     times = column_expressions(tree, span.column)
     parts: list[str] = []
     for scan in scans(tree.root):
-        feed = sources.feed(scan.table)
+        feed = ctx.sources.feed(scan.table)
         if feed is None:
             continue
         if id(scan) not in times:
@@ -141,7 +132,7 @@ def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames:
     reach = None if span.cumulative else back
     if not parts:
         return Ranges(kind, (), False, reach, forward, times)
-    distinct = frames.measure(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
+    distinct = ctx.frames.measure(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
     bounds = distinct.bounds["v"]
     null = bounds.non_null < distinct.rows
     if null and span.cumulative:
@@ -174,37 +165,37 @@ def _units(seconds: float, kind: _Kind) -> int:
     return math.ceil(seconds * kind.second)
 
 
-def column_expressions(tree: Tree, output: str) -> dict[int, exp.Expr]:
+def column_expressions(tree: op.Tree, output: str) -> dict[int, exp.Expr]:
     """Return the expression for a column of the result in each occurrence of a table, by its `id`; occurrences without
     one are left out."""
     times: dict[int, exp.Expr] = {}
 
-    def down(node: Node, e: exp.Expr | None) -> None:
+    def down(node: op.Node, e: exp.Expr | None) -> None:
         if e is None or not refs(e):
             return
         match node:
-            case Scan():
+            case op.Scan():
                 times[id(node)] = e
-            case Unit():
+            case op.Unit():
                 pass
-            case Project():
+            case op.Project():
                 down(node.input, substitute(e, dict(node.items)))
-            case Filter() | Distinct():
+            case op.Filter() | op.Distinct():
                 down(node.input, e)
-            case Generate() | Window():
+            case op.Generate() | op.Window():
                 down(node.input, within(node.input.columns)(e))
-            case Aggregate():
+            case op.Aggregate():
                 by = dict(node.keys)
                 down(node.input, substitute(e, by) if refs(e) <= set(by) else None)
-            case InnerJoin():
+            case op.InnerJoin():
                 for side in node.inputs:
                     down(side, map_to_side(node.on, side, node)(e))
-            case SideJoin():
+            case op.SideJoin():
                 down(node.left, within(node.left.columns)(e))
                 down(node.right, map_to_right(node)(e))
-            case FullJoin():
+            case op.FullJoin():
                 _full(node, e, down)
-            case UnionAll() | SetOp():
+            case op.UnionAll() | op.SetOp():
                 for side in node.inputs:
                     down(side, e)
 
@@ -212,7 +203,7 @@ def column_expressions(tree: Tree, output: str) -> dict[int, exp.Expr]:
     return times
 
 
-def _full(node: FullJoin, e: exp.Expr, down: Callable[[Node, exp.Expr | None], None]) -> None:
+def _full(node: op.FullJoin, e: exp.Expr, down: Callable[[op.Node, exp.Expr | None], None]) -> None:
     for x, y in equals(node.on, node.left.columns, node.right.columns):
         both = (exp.Coalesce(this=a, expressions=[b]).sql(DIALECT) for a, b in ((x, y), (y, x)))
         if text(e) in both:
@@ -220,7 +211,7 @@ def _full(node: FullJoin, e: exp.Expr, down: Callable[[Node, exp.Expr | None], N
             down(node.right, y)
 
 
-def tables_without_column(tree: Tree, output: str) -> list[TableId]:
+def tables_without_column(tree: op.Tree, output: str) -> list[TableId]:
     """Return the tables with an occurrence that has no expression for a column of the result."""
     times = column_expressions(tree, output)
     return list(dict.fromkeys(s.table for s in scans(tree.root) if id(s) not in times))

@@ -6,17 +6,15 @@ from the stored ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sqlglot import exp
-
 from lake_assets.lake import quote
-from lake_assets.models.operators.kept_frames import Frame, Frames
+from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.operator_deltas import Deltas
-from lake_assets.models.operators.operator_rows import KeyFilter, Rows, restricted
+from lake_assets.models.operators.operator_rows import KeyFilter, restricted
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.operators.row_identity import Identity
+from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.tables.writing.row_differences import SIGN, cast, incomparable, net
 
 
@@ -37,47 +35,31 @@ class Renewed:
 
 @dataclass(frozen=True)
 class Renewal:
-    """Computes the change of one model's table in one step.
+    """Computes the change of one model's table in one step."""
 
-    Attributes:
-        tree: the compiled query.
-        by: the identity of its rows.
-        deltas: the changes of its operators.
-        frames: rows that are materialized during the step.
-        rows: the rows of its operators.
-        stored: the table in SQL.
-        types: Spark's types by column of the table.
-        typed: returns a column of the table with its type.
-    """
-
+    ctx: ModelContext
     tree: Tree
     by: Identity
     deltas: Deltas
-    frames: Frames
-    rows: Rows
-    stored: str
-    types: Mapping[str, str]
-    typed: Callable[[str], exp.Column]
 
     def change(self) -> Renewed:
         """Return the change of the table."""
         if not self._columns:
             return Renewed(None, "", lost=f"values of {', '.join(self.by.columns)} cannot be compared")
         if self.by.kind == "group":
-            keys = self.deltas.changed_keys(self.by.node, [self.by.columns[o] for o in self._columns])
+            keys = self.deltas.changed_keys([(self.by.node, [self.by.columns[o] for o in self._columns])])
             return self._recomputed(keys, "groups") if keys else Renewed(None, "no group touched")
         sql = self.deltas.sql(self.tree.root)
         if sql is None:
             return Renewed(None, "no row changed")
-        outputs = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in self.tree.outputs.items())
-        changed = f"SELECT {outputs}, {SIGN} FROM ({sql})"
+        changed = f"SELECT {self.tree.selected}, {SIGN} FROM ({sql})"
         is_direct = self.deltas.is_direct(self.tree.root)
         if is_direct and self.by.kind == "key":
             return Renewed(changed, "changed rows")
-        changed_view = self.frames.view(self.frames.materialize(cast(changed, self.types)))
+        changed_view = self.ctx.frames.view(self.ctx.frames.materialize(cast(changed, self.ctx.types)))
         identity_columns = ", ".join(f"{quote(o)} AS __k{i}" for i, o in enumerate(self._columns))
-        keys = self.frames.measure(
-            f"SELECT DISTINCT {identity_columns} FROM ({net(f'SELECT * FROM {changed_view}', self.types)})"
+        keys = self.ctx.frames.measure(
+            f"SELECT DISTINCT {identity_columns} FROM ({net(f'SELECT * FROM {changed_view}', self.ctx.types)})"
         )
         if not keys.rows:
             return Renewed(None, "no row changed")
@@ -86,15 +68,17 @@ class Renewal:
     @property
     def _columns(self) -> list[str]:
         """Comparable columns of the identity: a subset still finds every row, but replaces more of them."""
-        return [o for o in self.by.columns if not incomparable({o: self.types[o]})]
+        return [o for o in self.by.columns if not incomparable({o: self.ctx.types[o]})]
 
     def _recomputed(self, keys: Frame, what: str) -> Renewed:
         """Compute all rows of the touched identities as of the end, at once."""
-        inner = [self._inner_column(o) for o in self._columns]
+        inner = [self.ctx.inner(self.tree, o) for o in self._columns]
         names = tuple(f"__k{i}" for i in range(len(inner)))
-        outputs = ", ".join(f"{quote(self.tree.outputs[c])} AS {quote(c)}" for c in self.types)
-        new = f"SELECT {outputs} FROM ({self.rows.sql(self.tree.root, 'end', KeyFilter(tuple(inner), names, keys))})"
-        old = self._within(f"SELECT {self._column_list} FROM {self.stored}", keys)
+        outputs = ", ".join(f"{quote(self.tree.outputs[c])} AS {quote(c)}" for c in self.ctx.types)
+        new = (
+            f"SELECT {outputs} FROM ({self.ctx.rows.sql(self.tree.root, 'end', KeyFilter(tuple(inner), names, keys))})"
+        )
+        old = self._within(f"SELECT {self._column_list} FROM {self.ctx.stored}", keys)
         return Renewed(_both(self._column_list, new, old), f"{keys.rows} {what} recomputed")
 
     def _replaced_if_complete(self, changed_view: str, keys: Frame) -> Renewed:
@@ -103,10 +87,9 @@ class Renewal:
         Args:
             changed_view: a view of the deleted and inserted rows; the deleted ones were rows of the result before the
                 step.
-            keys: the touched identities.
         """
-        old_view = self.frames.view(
-            self.frames.materialize(self._within(f"SELECT {self._column_list} FROM {self.stored}", keys))
+        old_view = self.ctx.frames.view(
+            self.ctx.frames.materialize(self._within(f"SELECT {self._column_list} FROM {self.ctx.stored}", keys))
         )
         changed = self._within(f"SELECT * FROM {changed_view}", keys)
         by = ", ".join(map(quote, self._columns))
@@ -115,7 +98,7 @@ class Renewal:
             f"UNION ALL SELECT {by}, 0, 1 FROM {old_view}"
         )
         counts = f"SELECT sum(__going) AS __going, sum(__there) AS __there FROM ({sides}) GROUP BY {by}"
-        (mismatches,) = self.frames.sql(
+        (mismatches,) = self.ctx.frames.sql(
             f"SELECT count_if(__there < __going) AS fewer, count_if(__there > __going) AS more FROM ({counts})"
         ).collect()
         if mismatches["fewer"]:
@@ -129,16 +112,11 @@ class Renewal:
 
     @property
     def _column_list(self) -> str:
-        return ", ".join(map(quote, self.types))
+        return ", ".join(map(quote, self.ctx.types))
 
     def _within(self, sql: str, keys: Frame) -> str:
         names = tuple(f"__k{i}" for i in range(len(self._columns)))
-        return restricted(sql, KeyFilter(tuple(self.typed(o) for o in self._columns), names, keys))
-
-    def _inner_column(self, output: str) -> exp.Column:
-        column = exp.column(self.tree.outputs[output], quoted=True)
-        column.type = self.typed(output).type
-        return column
+        return restricted(sql, KeyFilter(tuple(self.ctx.typed(o) for o in self._columns), names, keys))
 
 
 def _both(columns: str, new: str, old: str) -> str:

@@ -7,18 +7,14 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote, thresholds
+from lake_assets.models.operators.adjustable_groups import IN_DOUBT, RECOMPUTE, Retraction
 from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.maintenance import is_linear
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple
-from lake_assets.models.operators.query_tree import (
-    Tree,
-    scans,
-)
-from lake_assets.models.operators.retract import IN_DOUBT, RECOMPUTE, Retraction
-from lake_assets.models.steps.full_result import full_for_lost_rows
+from lake_assets.models.operators.query_tree import Tree, scans
 from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.models.steps.model_step import StepResult
-from lake_assets.models.steps.written_changes import replace_keys
+from lake_assets.models.steps.stored_result import full_for_lost_rows, replace_keys
 from lake_assets.tables.spark_frames import new_name
 from lake_assets.tables.spark_tuning import planned_once, size_of
 
@@ -58,9 +54,6 @@ def adjust(
     """Add inserted rows to the groups and subtract deleted ones; recompute groups in doubt.
 
     Args:
-        ctx: the step.
-        tree: the operators of the query.
-        how: the way in which groups are adjusted.
         below: SQL of the changed rows to group; None if no row changed.
         frames: the DataFrames that `below` names.
         untouched: the reason to report if no group is touched, and only the watermarks move.
@@ -69,7 +62,7 @@ def adjust(
     if below is None:
         return ctx.nothing("no row changed")
     keys = list(how.keys.values())
-    few, name = _are_few(ctx, how), ctx.lake.sql_name(ctx.spec.table)
+    few, name = _are_few(ctx, how), ctx.stored
     with planned_once(ctx.lake, when=few):
         # Old values of the touched groups are looked up in the table, or joined with all of a small table.
         if not keys or size_of(ctx.table)[1] <= thresholds.SMALL_TARGET_ROWS:

@@ -32,7 +32,6 @@ class ChangeId:
     """What changed in a table between two snapshots.
 
     Attributes:
-        table: the table.
         uuid: its uuid, which a replaced table does not share.
         start, end: the two snapshots.
         schema: the schema in which its rows are read.
@@ -51,8 +50,6 @@ class SharedRows:
 
     Attributes:
         view: the name of their view in SQL, the same in all sessions.
-        columns: their columns, without `SIGN`.
-        count: number of rows.
         bounds: see `Frame`.
     """
 
@@ -64,11 +61,7 @@ class SharedRows:
 
 @dataclass
 class SharedChanges:
-    """The changes that several models of one run read. Models may run in several threads.
-
-    Attributes:
-        models: the models of the run.
-    """
+    """The changes that several models of one run read. Models may run in several threads."""
 
     models: Collection[ModelSpec] = ()
     _rows: dict[ChangeId, SharedRows] = field(default_factory=dict[ChangeId, SharedRows])
@@ -85,9 +78,6 @@ class SharedChanges:
         """Return the rows of a change; None if the model is the only one to read them.
 
         Args:
-            lake: the lake.
-            model: the model that asks.
-            change: the change.
             compute: computes its rows with the given columns.
         """
         with self._lock:
@@ -114,7 +104,6 @@ class SharedChanges:
 
         Args:
             spark: returns the session; not called if there is nothing to drop.
-            model: the model.
         """
         with self._lock:
             self._finished.add(model)

@@ -60,9 +60,7 @@ class SnapshotPins:
         """Return the windows with the heads to read, and pin those heads.
 
         Args:
-            lake: the lake.
             windows: the windows of all sources up to their current heads.
-            tables: the sources.
             size: limits of a batch. Pins of other models take precedence. If batches of this size end at snapshots that
                 do not agree with each other, larger batches are tried, so that the model makes progress.
         """
@@ -119,9 +117,9 @@ class SnapshotPins:
         heads: Mapping[TableId, Watermark],
     ) -> dict[TableId, Window]:
         out = {s: self._with_head(w, heads[s], tables[s]) for s, w in windows.items()}
-        loaded: dict[str, Table | None] = {str(s): t for s, t in tables.items()}
+        upstream = _Upstream(lake, {str(s): t for s, t in tables.items()})
         while len(out) > 1 and not all(w.is_absorbed for w in out.values()):
-            agreeing = _agreeing(lake, out, tables, loaded)
+            agreeing = _agreeing(upstream, out, tables)
             if agreeing == out:
                 break
             out = agreeing
@@ -144,7 +142,7 @@ def _is_before(table: Table, snapshot: int | None, window: Window) -> bool:
     return window.start is not None and snapshot in _ids(table, window.start)
 
 
-def _ids(table: Table, snapshot: int) -> set[int]:
+def _ids(table: Table, snapshot: int | None) -> set[int]:
     return {s.snapshot_id for s in ancestors(table, snapshot)}
 
 
@@ -157,20 +155,17 @@ def _after(table: Table, head: Watermark, newest: Watermark) -> int:
 
 
 def _agreeing(
-    lake: LakeBase,
-    windows: dict[TableId, Window],
-    tables: Mapping[TableId, Table],
-    loaded: dict[str, Table | None],
+    lake: _Upstream, windows: dict[TableId, Window], tables: Mapping[TableId, Table]
 ) -> dict[TableId, Window]:
     """Return the windows, moved back so that their heads agree on one more common upstream table; unchanged if they
     agree on all of them.
 
     Only tables upstream of models are compared: a late stream does not hold up the rows of other streams.
     """
-    upstream = {s: _upstream_snapshots(lake, str(s), w.head, loaded) for s, w in windows.items()}
+    upstream = {s: lake.snapshots(str(s), w.head) for s, w in windows.items()}
     names = {n for snapshots in upstream.values() for n in snapshots}
     for name in sorted(n for n in names if sum(n in snapshots for snapshots in upstream.values()) > 1):
-        oldest = _oldest(lake, name, [snapshots[name] for snapshots in upstream.values() if name in snapshots], loaded)
+        oldest = lake.oldest(name, [snapshots[name] for snapshots in upstream.values() if name in snapshots])
         if oldest is None:
             continue
         changed: dict[TableId, Window] = {}
@@ -179,20 +174,12 @@ def _agreeing(
             window, absorbed, table = windows[source], upstream[source][name], tables[source]
             if absorbed.snapshot == oldest:
                 continue
-            earlier = next(
-                (
-                    s.snapshot_id
-                    for s in ancestors(table, window.head.snapshot)
-                    if _is_at(lake, str(source), replace(window.head, snapshot=s.snapshot_id), name, oldest, loaded)
-                ),
-                None,
-            )
+            heads = [replace(window.head, snapshot=s.snapshot_id) for s in ancestors(table, window.head.snapshot)]
+            earlier = next((h.snapshot for h in heads if lake.is_at(str(source), h, name, oldest)), None)
             if earlier is None:
                 changed = _waiting([windows[s] for s in concerned])
                 break
-            is_absorbed = window.start in {
-                s.snapshot_id for s in ancestors(table, window.head.snapshot)
-            } and earlier in {s.snapshot_id for s in ancestors(table, window.start)}
+            is_absorbed = window.start in {h.snapshot for h in heads} and earlier in _ids(table, window.start)
             head = window.start if is_absorbed else earlier
             changed[source] = replace(window, head=replace(window.head, snapshot=head))
         if any(windows[s] != w for s, w in changed.items()):
@@ -211,43 +198,44 @@ def _waiting(windows: Sequence[Window]) -> dict[TableId, Window]:
     return {w.source: replace(w, head=replace(w.head, snapshot=w.start)) for w in windows}
 
 
-def _is_at(
-    lake: LakeBase, source: str, head: Watermark, name: str, snapshot: int, loaded: dict[str, Table | None]
-) -> bool:
-    absorbed = _upstream_snapshots(lake, source, head, loaded).get(name)
-    return absorbed is not None and absorbed.snapshot == snapshot
+@dataclass(frozen=True)
+class _Upstream:
+    """The tables upstream of models, each loaded once."""
 
+    lake: LakeBase
+    loaded: dict[str, Table | None]
 
-def _upstream_snapshots(
-    lake: LakeBase, name: str, mark: Watermark, loaded: dict[str, Table | None]
-) -> dict[str, Watermark]:
-    """Return the snapshot of each table that a table's snapshot is computed from: itself, and recursively what the
-    models upstream have absorbed."""
-    snapshots = {name: mark}
-    if name not in loaded:
-        loaded[name] = lake.find(name)
-    table = loaded[name]
-    if table is None or FINGERPRINT_PROPERTY not in table.properties or mark.snapshot is None:
+    def _table(self, name: str) -> Table | None:
+        if name not in self.loaded:
+            self.loaded[name] = self.lake.find(name)
+        return self.loaded[name]
+
+    def is_at(self, source: str, head: Watermark, name: str, snapshot: int) -> bool:
+        """Whether a source is computed from a snapshot of another table."""
+        absorbed = self.snapshots(source, head).get(name)
+        return absorbed is not None and absorbed.snapshot == snapshot
+
+    def snapshots(self, name: str, mark: Watermark) -> dict[str, Watermark]:
+        """Return the snapshot of each table that a table's snapshot is computed from: itself, and recursively what the
+        models upstream have absorbed."""
+        snapshots, table = {name: mark}, self._table(name)
+        if table is None or FINGERPRINT_PROPERTY not in table.properties or mark.snapshot is None:
+            return snapshots
+        for snapshot in ancestors(table, mark.snapshot):
+            properties = snapshot.summary.additional_properties if snapshot.summary else {}
+            if WATERMARK in properties:
+                for source, absorbed in parse_marks(properties[WATERMARK]).items():
+                    for n, m in self.snapshots(source, absorbed).items():
+                        snapshots.setdefault(n, m)
+                break
         return snapshots
-    for snapshot in ancestors(table, mark.snapshot):
-        properties = snapshot.summary.additional_properties if snapshot.summary else {}
-        if WATERMARK in properties:
-            for source, absorbed in parse_marks(properties[WATERMARK]).items():
-                for n, m in _upstream_snapshots(lake, source, absorbed, loaded).items():
-                    snapshots.setdefault(n, m)
-            break
-    return snapshots
 
-
-def _oldest(lake: LakeBase, name: str, marks: list[Watermark], loaded: dict[str, Table | None]) -> int | None:
-    """Return the oldest of some snapshots of one table; None if they are equal or cannot be ordered."""
-    ids = {m.snapshot for m in marks}
-    if len(ids) < 2 or None in ids:
-        return None
-    table = loaded[name] if name in loaded else lake.find(name)
-    if table is None:
-        return None
-    order = [s.snapshot_id for s in ancestors(table)]
-    if not ids <= set(order):
-        return None
-    return max((i for i in ids if i is not None), key=order.index)
+    def oldest(self, name: str, marks: list[Watermark]) -> int | None:
+        """Return the oldest of some snapshots of one table; None if they are equal or cannot be ordered."""
+        ids = {m.snapshot for m in marks}
+        if len(ids) < 2 or None in ids or (table := self._table(name)) is None:
+            return None
+        order = [s.snapshot_id for s in ancestors(table)]
+        if not ids <= set(order):
+            return None
+        return max((i for i in ids if i is not None), key=order.index)

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.lake.sql_text import DIALECT
+from lake_assets.models.operators.operator_types import TypeOf
 from lake_assets.models.operators.query_tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 from lake_assets.models.operators.stability import Doubt, doubt, state, worst
 from lake_assets.tables.writing.row_differences import FOUND, SIGN
@@ -30,7 +31,6 @@ class Call:
     """One aggregate of the result.
 
     Attributes:
-        output: the column of the result.
         kind: `count`, `sum` or `avg`.
         of: the expression that is counted or summed; None to count rows.
         condition: the condition of FILTER.
@@ -54,9 +54,7 @@ class Retraction:
     """How the groups of a result are adjusted.
 
     Attributes:
-        aggregate: the operator.
         keys: the result's column for each key of the operator.
-        calls: the aggregates.
         derived: other columns of the result, as expressions over the operator's columns.
         outputs: the result's column for each column of the operator.
     """
@@ -97,8 +95,6 @@ class Retraction:
         Args:
             change: a view of the rows of `change`.
             table: the stored result, or the part of it with these groups.
-            types: Spark's types of the result's columns.
-            hint: the hint for the join of both.
         """
         keys = list(self.keys.values())
         same = " AND ".join(f"d.{quote(k)} <=> t.{quote(k)}" for k in keys) or "true"
@@ -107,8 +103,7 @@ class Retraction:
         joined = f"SELECT {hint} {', '.join(inner)} FROM {change} d LEFT JOIN {old} t ON {same}"
         counted = ", ".join(f"{self._new(i, types)} AS __new{i}" for i in range(len(self.calls)))
         counted = f"SELECT *, {counted} FROM ({joined})" if self.calls else joined
-        exists, unsure = self._exists()
-        doubts = [unsure, *(d for i in range(len(self.calls)) if (d := self._doubt(i)))]
+        exists, doubts = self._exists()
         doubt = " OR ".join(f"coalesce({d}, true)" for d in doubts)
         by = {n: quote(k) for n, k in self.keys.items()}
         by |= {n: f"__new{self._place(o)}" for n, o in self.outputs.items() if n not in self.keys}
@@ -124,9 +119,6 @@ class Retraction:
 
         The MERGE fails with `IN_DOUBT` if a group has to be recomputed. It needs at least one aggregate. It writes as
         many rows as `change` has, unless the table holds several rows of a group.
-
-        Args:
-            types: Spark's types of the result's columns.
         """
         stored = {f"__old{i}": f"t.{quote(c.output)}" for i, c in enumerate(self.calls)} | {"__there": "true"}
         none = {f"__old{i}": f"CAST(NULL AS {types[c.output]})" for i, c in enumerate(self.calls)}
@@ -152,8 +144,7 @@ class Retraction:
         """Return SQL, with the names of old values replaced: whether a group is in doubt, whether it exists, and its
         values by column that is no key."""
         at = {**at, **{f"__new{i}": f"({_named(self._new(i, types), at)})" for i in range(len(self.calls))}}
-        exists, unsure = self._exists()
-        doubts = [unsure, *(d for i in range(len(self.calls)) if (d := self._doubt(i)))]
+        exists, doubts = self._exists()
         by = {n: f"s.{quote(k)}" for n, k in self.keys.items()}
         by |= {n: at[f"__new{self._place(o)}"] for n, o in self.outputs.items() if n not in self.keys}
         values = {
@@ -226,24 +217,24 @@ class Retraction:
                 most = 1 << _DOUBLE_EXACT[call.type]
                 return f"(coalesce(__old{self._other(i, 'count')}, 0L) + abs(__n{i}) + __gone{i} > {most}L)"
 
-    def _exists(self) -> tuple[str, str]:
-        """Return two SQL conditions: the group has rows; and: whether it has rows is unknown."""
-        if not self.aggregate.keys:
-            return "true", "false"
+    def _exists(self) -> tuple[str, list[str]]:
+        """Return SQL conditions: the group has rows; and all reasons for which it has to be recomputed."""
+        exists, unsure = "true", "false"
         rows = next((i for i, c in enumerate(self.calls) if c.kind == "count" and c.same_rows == ("", "")), None)
-        if rows is not None:
-            return f"__new{rows} > 0", "__there IS NULL AND __n < 0"
-        signs = [f"coalesce(__new{i} <> 0, false)" for i, c in enumerate(self.calls) if c.kind in ("count", "sum")]
-        sure = " OR ".join(["__gone = 0", *signs])
-        return "IF(__there, true, __n > 0)", f"IF(__there, NOT ({sure}), __n < 0)"
+        if self.aggregate.keys and rows is not None:
+            exists, unsure = f"__new{rows} > 0", "__there IS NULL AND __n < 0"
+        elif self.aggregate.keys:
+            signs = [f"coalesce(__new{i} <> 0, false)" for i, c in enumerate(self.calls) if c.kind in ("count", "sum")]
+            sure = " OR ".join(["__gone = 0", *signs])
+            exists, unsure = "IF(__there, true, __n > 0)", f"IF(__there, NOT ({sure}), __n < 0)"
+        return exists, [unsure, *map(self._doubt, range(len(self.calls)))]
 
 
-def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retraction | None, str]:
+def retraction(tree: Tree, type_of: TypeOf) -> tuple[Retraction | None, str]:
     """Return how the groups of a result are adjusted by changes alone; or None, and why they cannot be.
 
     Args:
-        tree: the compiled query.
-        type_of: returns Spark's type of an expression over the grouped rows; empty if unknown.
+        type_of: returns Spark's type of an expression over an operator's rows; empty if unknown.
     """
     items: dict[str, exp.Expr] = {o: exp.column(n, quoted=True) for o, n in tree.outputs.items()}
     node = tree.root
@@ -268,7 +259,7 @@ def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retracti
     for name, e in node.calls:
         if name not in outputs:
             return None, f"its result lacks {users_text(node, e)} itself, from which the next value would be computed"
-        call_or_reason = _call(outputs[name], e, type_of, users_text(node, e))
+        call_or_reason = _call(outputs[name], e, lambda value: type_of(value, node.input), users_text(node, e))
         if isinstance(call_or_reason, str):
             return None, call_or_reason
         calls.append(call_or_reason)
