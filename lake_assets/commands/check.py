@@ -55,7 +55,7 @@ def check(
 
 def _rejected_by_spark(pipeline: Pipeline, lake: Lake) -> tuple[list[str], list[str]]:
     """Return the models that Spark's parser rejects, and why it could not be asked."""
-    specs = [s for s in pipeline.read(lake, alone=False).specs if isinstance(s, ModelSpec)]
+    specs = [s for s in pipeline.declared.read(lake, alone=False).specs if isinstance(s, ModelSpec)]
     if not specs:
         return [], []
     with contextlib.ExitStack() as scope:

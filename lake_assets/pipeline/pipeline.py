@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.errors import AuditFailedError, ModelError, PipelineError
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import Landed, land_records
 from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.ingest.raw_tables import offsets
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.pipeline.config.declared_tables import Declarations, DeclaredTables
-from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
+from lake_assets.pipeline.config.declared_tables import DeclaredTables
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig
 from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
 from lake_assets.pipeline.config.setting_lines import SettingLines
 from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_sql
@@ -31,7 +32,11 @@ from lake_assets.tables.outcome import Outcome
 
 
 class Pipeline:
-    """A declared pipeline; see `PipelineConfig` for its settings."""
+    """A declared pipeline; see `PipelineConfig` for its settings.
+
+    Attributes:
+        declared: its tables, with the mistakes in their declarations.
+    """
 
     def __init__(
         self,
@@ -67,7 +72,7 @@ class Pipeline:
             mistakes += str(e).splitlines()
             declared, left_out = tuple(models), None
         templates, refused = _templates(config, texts, mistakes)
-        self._declared = DeclaredTables(
+        self.declared = DeclaredTables(
             config,
             texts,
             (*templates, *declared),
@@ -90,7 +95,7 @@ class Pipeline:
     @property
     def has_patterns(self) -> bool:
         """Whether the tables depend on the contents of the streams."""
-        return self._declared.has_patterns
+        return self.declared.has_patterns
 
     @classmethod
     def load(cls, path: str | Path) -> Pipeline:
@@ -122,19 +127,7 @@ class Pipeline:
 
     def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
         """Return all tables, upstream first; see `DeclaredTables.specs`."""
-        return self._declared.specs(lake, alone=alone)
-
-    def read(self, lake: LakeBase, *, alone: bool = True) -> Declarations:
-        """Return all tables, and all mistakes in their declarations instead of raising them; see `specs`."""
-        return self._declared.read(lake, alone=alone)
-
-    def at(self, *place: int | str) -> str:
-        """Return `FILE, line N: ` of a setting; empty if the pipeline was not read from a file."""
-        return self._declared.at(*place)
-
-    def may_declare(self, table: TableId) -> bool:
-        """Whether the pipeline may have a table that is not among its specs; see `DeclaredTables`."""
-        return self._declared.may_declare(table)
+        return self.declared.specs(lake, alone=alone)
 
     # --- records ------------------------------------------------------------------------------------------------
 
@@ -154,18 +147,18 @@ class Pipeline:
             PipelineError: no such stream.
             RejectedLimitError, ConcurrentWriteError: see `land_records`.
         """
-        return land_records(lake, self._declared.raw(lake, self._stream(stream)), read, name)
+        return land_records(lake, self._raw(lake, stream), read, name)
 
     def offset(self, lake: LakeBase, stream: str, name: str = "python") -> Any:
         """Return the last committed offset of a Python source; None before the first commit."""
-        return offsets(lake, self._declared.raw(lake, self._stream(stream)).table).get(name)
+        return offsets(lake, self._raw(lake, stream).table).get(name)
 
-    def _stream(self, name: str) -> Stream:
+    def _raw(self, lake: LakeBase, name: str) -> RawSpec:
         stream = next((s for s in self.config.streams if s.name == name), None)
         if stream is None:
             existing = ", ".join(s.name for s in self.config.streams) or "none"
             raise PipelineError(f"pipeline {self.name!r} has no stream {name!r}; it has {existing}")
-        return stream
+        return self.declared.raw(lake, stream)
 
     def replay(self, lake: LakeBase, select: Collection[str] | None = None) -> list[Outcome]:
         """Read rejected records again, after a correction of the declaration or of this package.

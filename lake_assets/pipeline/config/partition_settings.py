@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lake_assets.pipeline.config.setting_types import ColumnName, Strict, as_value_errors, combination
+from lake_assets.pipeline.config.setting_types import ColumnName, Strict, as_value_errors, checked, combination
 from lake_assets.tables.partitioning.table_partitions import Every, Partitions, read_start
 from lake_assets.tables.partitioning.time_zones import check_hours, zone_of
 
@@ -39,7 +39,7 @@ class PartitionSettings(Strict):
     every: Every | None = Field(
         default=None, description="by time: the length of a partition; default: each value is a partition"
     )
-    timezone: str | None = Field(
+    timezone: Annotated[str, checked(zone_of)] | None = Field(
         default=None,
         description="with every: IANA name of the time zone of hours, days and months (Europe/Berlin); default: UTC",
     )
@@ -52,14 +52,6 @@ class PartitionSettings(Strict):
         description="values with their own partition; others are in the partition __other__; default: one partition "
         "per existing value",
     )
-
-    @field_validator("timezone")
-    @classmethod
-    def _timezone(cls, value: str | None) -> str | None:
-        with as_value_errors():
-            if value is not None:
-                zone_of(value)
-        return value
 
     @field_validator("values")
     @classmethod
