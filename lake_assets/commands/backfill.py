@@ -7,24 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.redone_rows import MAX_ROWS, Selection
-from lake_assets.commands.printing import console, local, print_json, size, stderr, visible
-from lake_assets.commands.run_and_status import AsJson
-from lake_assets.commands.table_pipelines import pipeline_of
+from lake_assets.commands.printing import console, listing, local, print_json, size, stderr, visible
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
 from lake_assets.errors import BackfillError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
-
-PipelineOption = Annotated[
-    str | None,
-    typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES"),
-]
 
 
 def backfill(
@@ -148,10 +141,8 @@ def _result(record: BackfillRecord) -> str:
 
 def show_plan(planned: BackfillPlan) -> None:
     """Print a plan."""
-    printed = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("table", "redone", "rows", "reads", "writes up to", "s", "confidence"):
-        right = header in ("rows", "s")
-        printed.add_column(header, justify="right" if right else "left", no_wrap=header == "table")
+    headers = ("table", "redone", "rows", "reads", "writes up to", "s", "confidence")
+    printed = listing(*headers, right=["rows", "s"], fixed=["table"])
     for t in planned.tables:
         printed.add_row(
             escape(visible(t.table)),
