@@ -10,15 +10,11 @@ from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_names import asset_key, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
-from lake_assets.pipeline import (
-    EqualsQuery,
-    Finding,
-    ModelSpec,
-    Pipeline,
-    Severity,
-)
+from lake_assets.pipeline import ModelSpec, Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import Verification, verify
+from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_kinds import EqualsQuery, Severity
 
 _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
     "error": dg.AssetCheckSeverity.ERROR,

@@ -11,9 +11,9 @@ from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
-from lake_assets.pipeline import INEXACT, Absorbed, Outcome
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
+from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),

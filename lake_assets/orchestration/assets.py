@@ -9,6 +9,7 @@ import dagster as dg
 
 from lake_assets.errors import AuditFailedError, LakeError
 from lake_assets.facade import Lake
+from lake_assets.jobs.job_spec import with_context
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.orchestration import asset_metadata, dagster_partitions, freshness
 from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
@@ -16,7 +17,6 @@ from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
     REBUILD_TAG,
     asset_key,
-    has_patterns,
     new_tables_key,
     op_name,
     pool,
@@ -26,7 +26,7 @@ from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.partition_backfill import redo_together
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
-from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
+from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.step_retries import absorb
@@ -253,7 +253,7 @@ def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfi
     """Build all assets of a pipeline."""
     upstream, declared = after(specs), {s.table: s for s in specs}
     assets = [table_asset(pipeline, spec, config, upstream[spec.table], declared) for spec in specs]
-    return [*assets, new_tables_asset(pipeline, specs, config)] if has_patterns(pipeline) else assets
+    return [*assets, new_tables_asset(pipeline, specs, config)] if pipeline.has_patterns else assets
 
 
 def result(

@@ -21,8 +21,11 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.runs.run_retries import shortened
-from lake_assets.pipeline import OTHER, Outcome, Partitions, Touched, counted, key_of_text, touched
+from lake_assets.pipeline import Outcome
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.tables.partitioning.partition_keys import OTHER, key_of_text
+from lake_assets.tables.partitioning.table_partitions import Partitions
+from lake_assets.tables.partitioning.touched_partitions import Touched, counted, touched
 
 # One object for all assets: Dagster combines assets of a backfill in one run only if they share it.
 BACKFILL = dg.BackfillPolicy.single_run()

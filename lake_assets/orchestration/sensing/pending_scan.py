@@ -9,10 +9,11 @@ from lake_assets.errors import HistoryError, InputError, LakeError, PipelineErro
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.orchestration.runs.run_retries import Work, fingerprint
-from lake_assets.pipeline import Absorbed, SnapshotPins
+from lake_assets.pipeline import SnapshotPins
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, also_read_by
 from lake_assets.pipeline.table_steps import step_of
+from lake_assets.tables.outcome import Absorbed
 
 # Measure at most this many windows per tick: sizes and ranges are only shown, and must not slow a tick down.
 MOST_CAPTURES = 20

@@ -15,10 +15,7 @@ import dagster as dg
 from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
-from lake_assets.orchestration.asset_names import (
-    pool,
-    valid_name,
-)
+from lake_assets.orchestration.asset_names import pool, valid_name
 from lake_assets.orchestration.dagster_partitions import has_unmarked, step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.runs import run_history
