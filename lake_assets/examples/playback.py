@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
+from lake_assets.examples import shipped_pipeline
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.rows_in_memory import rows_in_memory
 
-PIPELINE = Path(str(files("lake_assets.examples"))) / "defs" / "playback" / "defs.yaml"
+PIPELINE = shipped_pipeline("playback")
 EVENTS, TITLES = TableId(("raw",), "playback"), TableId(("raw",), "titles")
 COLUMNS = "id BIGINT, account INT, title INT, started_at TIMESTAMP, seconds BIGINT"
 GENRES = ("drama", "comedy", "documentary")

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lake_assets.lake import LakeBase
+from pyiceberg.table import Table
+
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
@@ -42,10 +44,12 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
         return [Pending(name, str(spec.landing), files=len(files), paths=tuple(files))]
     if not spec.sources:
         return []
-    table = lake.find(spec.table)
-    loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
-    windows = step.windows(lake, table, loaded)
+    windows = step.windows(lake, lake.find(spec.table), _sources(lake, spec))
     return [Pending(name, str(w.source), w.start, w.head.snapshot) for w in windows if step.is_due(w)]
+
+
+def _sources(lake: LakeBase, spec: Spec) -> dict[TableId, Table]:
+    return {s: table for s in spec.sources if (table := lake.find(s)) is not None}
 
 
 def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: SnapshotPins) -> list[Pending]:
@@ -64,12 +68,11 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
     """
     if spec.landing:
         return list(pending)
-    table = lake.find(spec.table)
-    loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
-    if len(loaded) < len(spec.sources):
+    sources = _sources(lake, spec)
+    if len(sources) < len(spec.sources):
         return list(pending)
     step = step_of(spec)
-    windows = step.batch(lake, table, loaded, pins)
+    windows = step.batch(lake, lake.find(spec.table), sources, pins)
     by_source = {str(w.source): w for w in windows if not w.is_absorbed}
     return [
         replace(p, end=w.head.snapshot, left=w.left)

@@ -175,7 +175,28 @@ class RangeOfModel(Strict):
     )
 
 
-class SqlModel(Batches, TableSettings):
+class ModelSettings(Batches, TableSettings):
+    """Settings of SQL models and Python models."""
+
+    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
+    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+        default=None,
+        description="partitions of the table, in Iceberg and in Dagster: by time (by, every, timezone, start), by "
+        "listed values (by, values), or by each value of a column (its name)",
+    )
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if the snapshot of a source that the table has absorbed is missing (expired): stop the table, or "
+        "rebuild it from the current contents of its sources",
+    )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if a source was dropped and created again: stop the table, or rebuild it from the current "
+        "contents of its sources",
+    )
+
+
+class SqlModel(ModelSettings):
     """A SELECT over tables of the lake, maintained as a table."""
 
     name: Annotated[str, table_to_write("created by lake_assets itself: put the model into")] = Field(
@@ -203,25 +224,9 @@ class SqlModel(Batches, TableSettings):
     key: Columns = Field(
         default_factory=list, description="columns that identify a row; default: derived from the query"
     )
-    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
-    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
-        default=None,
-        description="partitions of the table, in Iceberg and in Dagster: by time (by, every, timezone, start), by "
-        "listed values (by, values), or by each value of a column (its name)",
-    )
     range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
     on_query_change: Literal["rebuild", "stop"] = Field(
         default="rebuild", description="if the query has changed: rebuild the table on the next run, or stop it"
-    )
-    on_gap: Literal["stop", "rebuild"] = Field(
-        default="stop",
-        description="if the snapshot of a source that the table has absorbed is missing (expired): stop the table, or "
-        "rebuild it from the current contents of its sources",
-    )
-    on_replaced: Literal["stop", "rebuild"] = Field(
-        default="stop",
-        description="if a source was dropped and created again: stop the table, or rebuild it from the current "
-        "contents of its sources",
     )
     audits: ModelAudits = Field(
         default_factory=list,

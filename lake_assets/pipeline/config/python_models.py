@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 from pyspark.errors import PySparkException
 
 from lake_assets.errors import LakeError, ModelError, PipelineError
@@ -21,11 +20,10 @@ from lake_assets.models.python.python_model import PythonModel, replaced
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.sql_template import SqlTemplate, tables_of
 from lake_assets.models.sql.sql_errors import located
-from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, combined_settings
+from lake_assets.pipeline.config.asset_settings import AssetSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
-from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.pipeline_config import SqlModel
-from lake_assets.pipeline.config.setting_types import OrText, seconds_of
+from lake_assets.pipeline.config.pipeline_config import ModelSettings, SqlModel
+from lake_assets.pipeline.config.setting_types import seconds_of
 from lake_assets.pipeline.config.sql_positions import ModelText
 from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 
@@ -33,20 +31,10 @@ from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 DEFAULT_FILE = "models.py"
 
 
-class PythonModelSettings(Batches, TableSettings):
+class PythonModelSettings(ModelSettings):
     """Settings of a Python model in addition to the arguments of its decorator."""
 
-    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
-    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
-        default=None, description="partitions of the table, in Iceberg and in Dagster"
-    )
     audits: Audits = Field(default_factory=list, description="conditions that the table must meet before publishing")
-    on_gap: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if the snapshot of an input that the table has absorbed is missing (expired)"
-    )
-    on_replaced: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if an input was dropped and created again"
-    )
 
 
 def python_files(declared: Sequence[Path], folder: Path | None) -> list[Path]:

@@ -79,7 +79,7 @@ def read_settings(path: Path) -> Settings:
     missing_files, sql_mistakes = model_mistakes(path, node)
     validate = _job if content["type"] == JOB else PipelineConfig.model_validate
     model = CapturedJobConfig if content["type"] == JOB else PipelineConfig
-    attributes, left_out = content["attributes"], LeftOut()
+    attributes, omissions = content["attributes"], Omissions()
     config: PipelineConfig | None = None
     while config is None:
         try:
@@ -89,21 +89,21 @@ def read_settings(path: Path) -> Settings:
             errors = [(place, line_of(node, ("attributes", *place)), t) for place, t in setting_errors(model, e)]
             # A value that is wrong in YAML is read as none.
             wrong += [(line, text) for _, line, text in errors if line not in lines]
-            remaining = left_out.without(attributes, [place for place, _, _ in errors])
+            remaining = omissions.without(attributes, [place for place, _, _ in errors])
             if content["type"] == JOB or remaining in (None, attributes):
                 break
             attributes = remaining
     if missing_files and config is not None:
-        config = left_out.without_files(config, path.parent)
+        config = omissions.without_files(config, path.parent)
     texts = [f"{path}{f', line {line}' if line else ''}: {text}" for line, text in dict.fromkeys(wrong)]
-    return Settings(config, (*texts, *missing_files), tuple(sql_mistakes), left_out.names)
+    return Settings(config, (*texts, *missing_files), tuple(sql_mistakes), omissions.names)
 
 
 def _job(attributes: Any) -> PipelineConfig:
     return pipeline_of_job(CapturedJobConfig.model_validate(attributes))
 
 
-class LeftOut:
+class Omissions:
     """The tables of a pipeline's settings that are left out because of mistakes.
 
     Attributes:
