@@ -97,7 +97,6 @@ class WarmRunLauncher(DefaultRunLauncher):
         """Create the launcher, as Dagster does.
 
         Args:
-            inst_data: Dagster's instance data.
             spark_idle_seconds: seconds after which an unused local JVM ends; 0: one JVM per run.
             spark_runs: number of runs that a JVM serves before it is replaced.
         """
@@ -252,13 +251,7 @@ def process_of(run: dg.DagsterRun) -> RunProcess | None:
 
 
 def execute(run_id: str, args: str, keeping: warm_jvm.Keeping) -> None:
-    """Execute a run in this process, a fresh fork.
-
-    Args:
-        run_id: the run.
-        args: Dagster's serialized arguments.
-        keeping: settings of the borrowed JVM.
-    """
+    """Execute a run in this process, a fresh fork."""
     from lake_assets.definitions import RUN_PROCESS
     from lake_assets.orchestration.runs.run_event_files import held_open
 

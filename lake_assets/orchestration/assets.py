@@ -43,9 +43,6 @@ def table_asset(
     The same step reports its audits as checks. Executed by themselves, they check the published table.
 
     Args:
-        pipeline: the pipeline of the table.
-        spec: the table.
-        config: the lake's configuration.
         upstream: the tables whose steps run before this one.
         declared: all tables of the pipeline by name.
     """
@@ -150,7 +147,6 @@ def run_pins(run: dg.DagsterRun, declared: Mapping[TableId, Spec]) -> SnapshotPi
     """Return the snapshots that the models of a run have read so far, shared by its steps in this process.
 
     Args:
-        run: the run.
         declared: the tables of the pipeline by name.
     """
     with _pins_lock:
@@ -262,9 +258,6 @@ def result(
     """Return Dagster's result of a step: its metadata, and the table's current snapshot as data version.
 
     Args:
-        lake: the lake of the table.
-        spec: the table.
-        outcome: the step's outcome.
         extra: more metadata.
         is_partitioned: whether the run has a partition key: then figures of the whole step are prefixed.
     """

@@ -28,8 +28,6 @@ def comparisons(
     """Compare each table of a backfill before and after.
 
     Args:
-        lake: the lake.
-        record: the backfill.
         partitions: by table, its declared partitions.
     """
     for comparison in compare(lake, record, partitions):

@@ -190,10 +190,6 @@ def mark(
     """Mark the partitions that changed since the last mark, each with its own metadata.
 
     Args:
-        context: the step's context.
-        lake: the lake.
-        spec: the table.
-        outcome: the step's outcome.
         selected: the partitions selected for the run. Dagster marks them when the step is done; this adds metadata.
         redone_since: the snapshot before the selected partitions were redone, if an earlier step may have marked that.
 

@@ -58,9 +58,6 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
     One step lands all new files, in several commits.
 
     Args:
-        lake: the lake.
-        spec: the table.
-        pending: its windows.
         pins: snapshots that earlier models of the run have fixed.
 
     Raises:

@@ -49,7 +49,6 @@ class Pipeline:
     ) -> None:
         """
         Args:
-            config: the configuration.
             path: its YAML file: SQL and Python files are relative to it (default: to the working directory), and
                 mistakes are reported with its lines.
             models: Python models in addition to those in files.
@@ -137,8 +136,6 @@ class Pipeline:
         Each commit stores the offset of its last record; the next call passes it to `read`.
 
         Args:
-            lake: the lake.
-            stream: name of a declared stream.
             read: called with the last committed offset (None at first); yields `(offset, record)`, the record as text,
                 bytes or a mapping, the offset as any JSON value.
             name: name of the source, if a stream has several (partitions of a topic).
@@ -166,7 +163,6 @@ class Pipeline:
         Records that can be read now are inserted at their position in the stream.
 
         Args:
-            lake: the lake.
             select: names of raw and staging tables; default: all.
         """
         outcomes: list[Outcome] = []
@@ -185,7 +181,6 @@ class Pipeline:
         Downstream tables follow with the next run.
 
         Args:
-            lake: the lake.
             table: a staging, final or model table of this pipeline.
 
         Raises:
@@ -228,12 +223,6 @@ class Pipeline:
 
         With limited batches, the tables are processed repeatedly until all changes pending at the start are absorbed;
         a table with nothing more to do is reported once.
-
-        Args:
-            lake: the lake.
-            select: names of tables; default: all.
-            on_outcome: called after each table with its outcome.
-            on_start: called before each table with its name.
         """
         report = on_outcome or (lambda outcome: None)
         leftovers.sweep(lake)

@@ -276,7 +276,6 @@ def _output_types(spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]])
     """Return the types of a model's columns, each empty if unknown; without any if the columns are unknown.
 
     Args:
-        spec: the model.
         schemas: the columns of its sources, as far as they are known.
 
     Raises:
@@ -317,7 +316,6 @@ def _audit_problems(
     """Return missing columns of an audit.
 
     Args:
-        audit: the audit.
         at: its place and name.
         own: the columns of its table; None if unknown.
         columns: by table that the audits read, its columns.

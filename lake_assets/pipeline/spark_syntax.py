@@ -25,7 +25,6 @@ def syntax_mistakes(spark: SparkSession, specs: Sequence[Spec]) -> list[str]:
     """Return what Spark's parser says of the SQL models that it rejects, with file and line.
 
     Args:
-        spark: any session.
         specs: the tables of a pipeline; models that are refused anyway are skipped.
     """
     mistakes: list[str] = []

@@ -93,7 +93,6 @@ def session(conf: Mapping[str, str], log: Path) -> SparkSession:
 
     Args:
         conf: all settings; only a JVM that was started with the same settings is borrowed.
-        log: log file of the JVM.
 
     Raises:
         SparkUnavailableError: the JVM did not start.
@@ -324,7 +323,6 @@ def _bound(gateway: Any, keep: Any = None) -> Any:
     """Return the names of the Java objects that Python references, as a Java set.
 
     Args:
-        gateway: the gateway to the JVM.
         keep: the objects to keep; all others are dropped.
     """
     from lake_assets.runtime import _compat

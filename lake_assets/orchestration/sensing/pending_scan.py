@@ -41,8 +41,6 @@ def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
     and the other tables continue. Only an error of the whole lake is raised.
 
     Args:
-        lake: opened for this scan.
-        specs: the tables to scan.
         steps: by table, the step that absorbs it.
         now: seconds since 1970.
 
@@ -77,7 +75,6 @@ def batches(lake: Lake, specs: Sequence[Spec], pending: Sequence[PendingTable]) 
     Fingerprints still identify the whole windows, and attempts are counted by fingerprint.
 
     Args:
-        lake: opened for this scan.
         specs: the tables, upstream first.
         pending: the due tables, in the same order.
     """

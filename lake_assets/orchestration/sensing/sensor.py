@@ -41,9 +41,6 @@ def capture_sensor(
     """Build the sensor of a pipeline; see the module.
 
     Args:
-        pipeline: the pipeline to watch.
-        specs: its tables with an asset.
-        config: the lake's configuration.
         job: the job to request; None if the pipeline has none, see `assets`.
         assets: the assets to request in Dagster's job over all assets.
         interval_seconds: shortest time between two ticks.
@@ -75,7 +72,6 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
 
     Args:
         context: for Dagster's instance and the tick's log.
-        watch: the tables to check.
         now: seconds since 1970, to measure how long a failed table has waited; default: the clock.
 
     Raises:

@@ -170,11 +170,7 @@ class JobSettings(Batches, TableSettings):
                 )
 
     def step(self, owner: str) -> StepSettings:
-        """Return what the job's steps are declared to do.
-
-        Args:
-            owner: the pipeline.
-        """
+        """Return what the job's steps are declared to do."""
         return StepSettings(
             TableId.parse(self.table),
             names_of(self.inputs),
@@ -190,11 +186,7 @@ class JobSettings(Batches, TableSettings):
         )
 
     def job(self, folder: Path) -> tuple[Job, str]:
-        """Return what it runs, and its kind.
-
-        Args:
-            folder: the folder of the YAML.
-        """
+        """Return what it runs, and its kind."""
         if self.python is not None:
             return FunctionJob(self.python, folder), "python"
         if self.notebook is not None:
@@ -207,10 +199,6 @@ class JobSettings(Batches, TableSettings):
 
 def read_full(table: TableId, sql: str) -> tuple[exp.Query, tuple[TableId, ...]]:
     """Parse the SELECT that gives all rows of a job's table, and return it with the tables that it reads.
-
-    Args:
-        table: the job's table.
-        sql: the SELECT.
 
     Raises:
         PipelineError: it is not a single SELECT, names a table without its layer, or reads the job's own table.
@@ -237,10 +225,6 @@ def job_spec(
     """Return the table of a job.
 
     Args:
-        pipeline: the name of the pipeline.
-        declared: the job.
-        folder: the folder of its YAML.
-        made: the tables of the pipeline.
         outer, assets: settings of the pipeline, which apply where a job has none.
 
     Raises:

@@ -118,9 +118,6 @@ def python_spec(
 
     Args:
         lake: the lake, with tables that the pipeline does not declare.
-        pipeline: the name of the pipeline.
-        model: the model.
-        tables: the tables of the pipeline.
         outer, assets: settings of the pipeline, as defaults for its models.
 
     Raises:

@@ -44,11 +44,6 @@ def refused(lake: LakeBase, claims: Sequence[Claim], models: Collection[TableId]
 
     The claim that created the staging table keeps it. If there is no such table, tables declared by name win over
     matches of patterns, and among these the first.
-
-    Args:
-        lake: the lake of the tables.
-        claims: all claims of a pipeline.
-        models: the tables of its models.
     """
     by_name: dict[TableId, list[Claim]] = {}
     for claim in claims:

@@ -64,12 +64,7 @@ def _origin(path: Path, sql: yaml.ScalarNode) -> Origin:
 
 
 def model_mistakes(path: Path, node: yaml.Node | None) -> tuple[list[str], list[str]]:
-    """Return SQL files of models that cannot be read, and mistakes in their SQL that can be found without the lake.
-
-    Args:
-        path: the YAML file.
-        node: its content.
-    """
+    """Return SQL files of models that cannot be read, and mistakes in their SQL that can be found without the lake."""
     missing: list[str] = []
     mistakes: list[str] = []
     reads: dict[TableId, tuple[TableId, ...]] = {}
@@ -104,12 +99,7 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> tuple[list[str], list[
 def circles_of(
     reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId, ModelText]
 ) -> dict[tuple[TableId, ...], str]:
-    """Return every circle of models once, with its description.
-
-    Args:
-        reads: by model, the tables that it reads.
-        texts: by model, its SQL.
-    """
+    """Return every circle of models once, with its description."""
     remaining = {t: [s for s in sources if s in reads] for t, sources in reads.items()}
     circles: dict[tuple[TableId, ...], str] = {}
     while True:

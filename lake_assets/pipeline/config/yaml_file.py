@@ -114,12 +114,7 @@ class Omissions:
         self.names: frozenset[str] | None = frozenset()
 
     def without(self, attributes: Any, places: Sequence[Sequence[int | str]]) -> Any:
-        """Return settings without those at some places, or without the tables that they belong to; None: none remain.
-
-        Args:
-            attributes: the settings of a pipeline.
-            places: where settings are wrong.
-        """
+        """Return settings without those at some places, or without the tables that they belong to; None: none remain."""
         wrong = {_entry_of(place) for place in places}
         if not isinstance(attributes, dict) or () in wrong:
             return None
