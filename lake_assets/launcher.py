@@ -173,11 +173,11 @@ class WarmRunLauncher(DefaultRunLauncher):
     def _start(self, run: dg.DagsterRun) -> None:
         assert run.job_code_origin is not None
         args = ExecuteRunArgs(run.job_code_origin, run.run_id, self._instance.get_ref(), set_exit_code_on_failure=True)
-        keeping = warm_jvm.Keeping(self._sockets, identity(), self._idle_seconds, self._spark_runs)
+        settings = warm_jvm.KeeperSettings(self._sockets, identity(), self._idle_seconds, self._spark_runs)
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload(_PRELOADED)
         process = forks.Process(
-            target=execute, args=(run.run_id, serialize_value(args), keeping), name=f"run {run.run_id[:8]}"
+            target=execute, args=(run.run_id, serialize_value(args), settings), name=f"run {run.run_id[:8]}"
         )
         process.start()
         # Otherwise this process would wait for its runs before it exits.
@@ -250,7 +250,7 @@ def process_of(run: dg.DagsterRun) -> RunProcess | None:
     return RunProcess.of(run.run_id, run.tags)
 
 
-def execute(run_id: str, args: str, keeping: warm_jvm.Keeping) -> None:
+def execute(run_id: str, args: str, settings: warm_jvm.KeeperSettings) -> None:
     """Execute a run in this process, a fresh fork."""
     from lake_assets.definitions import RUN_PROCESS
     from lake_assets.orchestration.runs.run_event_files import held_open
@@ -260,8 +260,8 @@ def execute(run_id: str, args: str, keeping: warm_jvm.Keeping) -> None:
     os.environ[RUN_PROCESS] = run_id
     ref = deserialize_value(args, ExecuteRunArgs).instance_ref
     assert ref is not None
-    if keeping.idle_seconds > 0:
-        warm_jvm.keep(keeping)
+    if settings.idle_seconds > 0:
+        warm_jvm.keep(settings)
     with dg.DagsterInstance.from_ref(ref) as instance, held_open(instance, run_id):
         # Tagged by the process itself, since its parent may be killed meanwhile.
         instance.add_run_tags(run_id, RunProcess.this(run_id).tags)

@@ -62,14 +62,14 @@ def backfill(
             else "choose what to redo: --all, --partition KEY, --from VALUE --to VALUE, or --keys FILE"
         )
     lake, name = Lake.load_existing(), TableId.parse(table)
-    found = pipeline_of(lake, name, pipeline)
-    planned = plan(lake, found, name, selection, downstream=downstream, max_rows=max_rows, past=Records(lake).all())
+    declaring = pipeline_of(lake, name, pipeline)
+    planned = plan(lake, declaring, name, selection, downstream=downstream, max_rows=max_rows, past=Records(lake).all())
     if dry_run:
         print_json(planned_json(planned)) if as_json else show_plan(planned)
         return
     if not as_json:
         show_plan(planned)
-    begun = Backfill.begin(lake, found, planned, publish=publish, keep_days=keep_days)
+    begun = Backfill.begin(lake, declaring, planned, publish=publish, keep_days=keep_days)
     run(begun, as_json=as_json)
 
 

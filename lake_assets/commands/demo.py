@@ -38,15 +38,16 @@ def demo(
     if reset:
         _reset(lake, pipeline, "shop_events")
         _reset(lake, Pipeline.load(population.PIPELINE), "user_name_feed", "user_city_feed")
+    upto = 1 if next_only else None
     remaining = [c for c in shop.checkpoints() if c not in list(shop.fed(landing))]
     steps = [s for s in population.STEPS if s not in population.fed(lake.config.home)]
     if not remaining and not steps:
         console.print("All checkpoints have been fed already; `lake-assets demo --reset` starts over.\n")
     if feed_only:
-        for checkpoint in remaining[:1] if next_only else remaining:
+        for checkpoint in remaining[:upto]:
             files = shop.feed(landing, checkpoint)
             console.print(f"{files} files of {checkpoint.name} are in {landing}: {checkpoint.what}")
-        for step in steps[:1] if next_only else steps:
+        for step in steps[:upto]:
             files = population.feed(lake.config.home, step)
             console.print(f"{files} files of {step.name} are in {landing.parent}/user_*_feed: {step.what}")
         return
@@ -56,10 +57,10 @@ def demo(
         lake.spark()
     times: list[tuple[str, float]] = [("Spark session", time.monotonic() - began)]
     equal = True
-    for checkpoint in (remaining[:1] if next_only else remaining) or shop.checkpoints()[-1:]:
+    for checkpoint in remaining[:upto] or shop.checkpoints()[-1:]:
         equal &= _checkpoint(lake, pipeline, landing, checkpoint, times)
     _city_population(lake, done=not next_only or len(remaining) <= 1)
-    equal &= _population(lake, (steps[:1] if next_only else steps) or population.STEPS[-1:], times)
+    equal &= _population(lake, steps[:upto] or population.STEPS[-1:], times)
     _result(lake, times, equal)
     if not equal:
         raise typer.Exit(1)
@@ -134,12 +135,8 @@ def _population(lake: Lake, steps: Sequence[population.Step], times: list[tuple[
 def _city_population(lake: Lake, *, done: bool) -> None:
     if not done or not lake.exists("agg.city_population"):
         return
-    console.print(
-        Rule(
-            "[bold]agg.city_population[/], maintained from what changed in final.users and final.user_city",
-            align="left",
-        )
-    )
+    what = "[bold]agg.city_population[/], maintained from what changed in final.users and final.user_city"
+    console.print(Rule(what, align="left"))
     table = listing("city", "population", "balance", right=["population", "balance"])
     for row in lake.spark().table(lake.sql_name("agg.city_population")).orderBy("city").collect():
         city = "(null)" if row["city"] is None else row["city"] or "(empty)"

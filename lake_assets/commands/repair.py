@@ -69,16 +69,16 @@ def repair(
             take_out(lake, examined)
         else:
             point_at_newest(lake, examined, to)
-    found = [] if chosen else remains(lake, all_pipelines())
+    items = [] if chosen else remains(lake, all_pipelines())
     if not dry_run:
-        found = [_mended(item) for item in found]
+        items = [_mended(item) for item in items]
     if as_json:
         entries = [vars(e) | {"table": str(e.table), "repaired": e in todo and not dry_run} for e in results]
-        print_json([*entries, *(_entry(r, is_done=not dry_run) for r in found)])
+        print_json([*entries, *(_entry(r, is_done=not dry_run) for r in items)])
     else:
         _show(results, todo, "" if forget else to, is_done=not dry_run)
-        _show_remains(found, is_done=not dry_run)
-    if any(e not in todo for e in results if e.state != "current") or any(r.needs_user for r in found):
+        _show_remains(items, is_done=not dry_run)
+    if any(e not in todo for e in results if e.state != "current") or any(r.needs_user for r in items):
         raise typer.Exit(1)
 
 
@@ -105,11 +105,11 @@ def _entry(item: Remains, *, is_done: bool) -> dict[str, Any]:
     return {"table": item.what, "state": item.kind, "named": "", "newest": None, "why": why, "repaired": repaired}
 
 
-def _show_remains(found: Sequence[Remains], *, is_done: bool) -> None:
-    if not found:
+def _show_remains(items: Sequence[Remains], *, is_done: bool) -> None:
+    if not items:
         return
     printed = listing("left behind", "by", "what", fixed=["left behind", "by"], fold=True)
-    for item in found:
+    for item in items:
         done = "" if item.mend is None else "done: " if is_done else "repair "
         style = "yellow" if item.needs_user else "dim"
         printed.add_row(escape(item.what), item.kind, f"{escape(item.why)}\n[{style}]{done}{escape(item.remedy)}[/]")

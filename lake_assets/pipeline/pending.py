@@ -16,7 +16,7 @@ from lake_assets.tables.batch_limits import seconds_left
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingWindow:
     """Pending changes of one source of a table, from metadata alone.
 
     Attributes:
@@ -36,23 +36,23 @@ class Pending:
     paths: tuple[Path, ...] = field(default=(), repr=False, compare=False)
 
 
-def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
+def pending_of(lake: LakeBase, spec: Spec) -> list[PendingWindow]:
     """Return the pending changes of one table."""
     name = str(spec.table)
     step = step_of(spec)
     if files := step.new_files(lake):
-        return [Pending(name, str(spec.landing), files=len(files), paths=tuple(files))]
+        return [PendingWindow(name, str(spec.landing), files=len(files), paths=tuple(files))]
     if not spec.sources:
         return []
     windows = step.windows(lake, lake.find(spec.table), _sources(lake, spec))
-    return [Pending(name, str(w.source), w.start, w.head.snapshot) for w in windows if step.is_due(w)]
+    return [PendingWindow(name, str(w.source), w.start, w.head.snapshot) for w in windows if step.is_due(w)]
 
 
 def _sources(lake: LakeBase, spec: Spec) -> dict[TableId, Table]:
     return {s: table for s in spec.sources if (table := lake.find(s)) is not None}
 
 
-def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: SnapshotPins) -> list[Pending]:
+def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[PendingWindow], pins: SnapshotPins) -> list[PendingWindow]:
     """Return the part of a table's pending windows that one step absorbs; reads metadata only.
 
     One step lands all new files, in several commits.
@@ -78,7 +78,7 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
     ]
 
 
-def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:
+def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[PendingWindow], now: float | None = None) -> float:
     """Return how many seconds a table may still wait for more changes; 0 if due. Files wait before they are listed."""
     windows = [(p, p.end) for p in pending if p.end is not None] if spec.batch.wait else []
     return min((seconds_left(lake.table(p.source), p.start, end, spec.batch, now) for p, end in windows), default=0.0)

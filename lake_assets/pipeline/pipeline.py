@@ -21,7 +21,7 @@ from lake_assets.pipeline.config.python_models import load_models, python_files,
 from lake_assets.pipeline.config.setting_lines import SettingLines
 from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_sql
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
-from lake_assets.pipeline.pending import Pending, pending_of
+from lake_assets.pipeline.pending import PendingWindow, pending_of
 from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_rebuild import rebuild
@@ -116,11 +116,11 @@ class Pipeline:
         Raises:
             PipelineError: the file is missing, not YAML, or not a pipeline.
         """
-        found = read_settings(Path(path))
-        mistakes = list(found.mistakes)
-        if found.config is None:
-            return None, [*mistakes, *found.sql_mistakes]
-        return cls(found.config, Path(path), left_out=found.left_out, mistakes=mistakes), mistakes
+        settings = read_settings(Path(path))
+        mistakes = list(settings.mistakes)
+        if settings.config is None:
+            return None, [*mistakes, *settings.sql_mistakes]
+        return cls(settings.config, Path(path), left_out=settings.left_out, mistakes=mistakes), mistakes
 
     # --- tables -------------------------------------------------------------------------------------------------
 
@@ -197,13 +197,13 @@ class Pipeline:
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
 
-    def pending(self, lake: LakeBase, specs: Sequence[Spec] | None = None) -> list[Pending]:
+    def pending(self, lake: LakeBase, specs: Sequence[Spec] | None = None) -> list[PendingWindow]:
         """Return the pending changes of each table. Reads metadata only.
 
         Raises:
             HistoryError: a source was replaced by another table.
         """
-        pending: list[Pending] = []
+        pending: list[PendingWindow] = []
         for spec in self.specs(lake) if specs is None else specs:
             pending += pending_of(lake, spec)
         return pending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -207,19 +208,13 @@ def _imported(file: Path) -> ModuleType:
 
 def _is_of_spark(error: BaseException) -> bool:
     """Whether PySpark raised an error: it asserts that a session has been started."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and str(frame.tb_frame.f_globals.get("__name__", "")).startswith("pyspark.")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__", "")).startswith("pyspark.")
 
 
 def _at(error: BaseException, path: Path) -> str:
     """Return the line of a file at which an error occurred."""
-    line, frame = None, error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == str(path):
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        line = error.lineno
-    return f" (line {line})" if line else ""
+    lines = [n for frame, n in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno:
+        lines.append(error.lineno)
+    return f" (line {lines[-1]})" if lines else ""

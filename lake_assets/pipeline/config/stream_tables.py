@@ -192,18 +192,16 @@ class StreamTable(Batches, TableSettings):
             return {name: normal(kind) for name, kind in value.items()}
 
     @combination
-    def _audited(self) -> Iterator[str]:
-        if self.audits and not self.final:
-            yield (f"{self.table}: `audits` apply to the final table, and with `final: false` there is no final table")
-
-    @combination
-    def _one_partitioning(self) -> Iterator[str]:
+    def _of_the_final_table(self) -> Iterator[str]:
         if self.partitions and self.partition_by:
-            yield (f"{self.table}: `partitions` also defines the Iceberg partitions: leave `partition_by` out")
-        if self.partitions and not self.final:
-            yield (
-                f"{self.table}: `partitions` apply to the final table, and with `final: false` there is no final table"
-            )
+            yield f"{self.table}: `partitions` also defines the Iceberg partitions: leave `partition_by` out"
+        apply = {
+            "`audits` apply": bool(self.audits),
+            "`partitions` apply": self.partitions is not None,
+            "`max_wait` applies": self.max_wait is not None,
+        }
+        for settings in (text for text, is_set in apply.items() if is_set and not self.final):
+            yield f"{self.table}: {settings} to the final table, and with `final: false` there is no final table"
 
     @property
     def is_pattern(self) -> bool:
@@ -231,13 +229,6 @@ class StreamTable(Batches, TableSettings):
             yield f"{self.table}: `key: '*'` cannot be combined with other keys"
         if len({frozenset(k) for k in keys}) < len(keys) or any(len(set(k)) < len(k) for k in keys):
             yield f"{self.table}: `key` names a column, or the same columns, twice"
-
-    @combination
-    def _waits(self) -> Iterator[str]:
-        if self.max_wait is not None and not self.final:
-            yield (
-                f"{self.table}: `max_wait` applies to the final table, and with `final: false` there is no final table"
-            )
 
     @property
     def by_row(self) -> bool:

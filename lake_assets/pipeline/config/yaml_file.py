@@ -29,11 +29,11 @@ def read_pipeline(path: Path) -> PipelineConfig:
     Raises:
         PipelineError: the file is missing or not YAML, or settings are wrong; lists all of them with their lines.
     """
-    found = read_settings(path)
-    if found.mistakes or found.config is None:
-        raise PipelineError("\n".join([*found.mistakes, *found.sql_mistakes]))
+    settings = read_settings(path)
+    if settings.mistakes or settings.config is None:
+        raise PipelineError("\n".join([*settings.mistakes, *settings.sql_mistakes]))
     # A mistake in a model's SQL concerns its table: see `DeclaredTables`.
-    return found.config
+    return settings.config
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Omissions:
         self.names: frozenset[str] | None = frozenset()
 
     def without(self, attributes: Any, places: Sequence[Sequence[int | str]]) -> Any:
-        """Return settings without those at some places, or without the tables that they belong to; None: none remain."""
+        """Return settings without those at some places, or the tables that they belong to; None: none remain."""
         wrong = {_entry_of(place) for place in places}
         if not isinstance(attributes, dict) or () in wrong:
             return None
