@@ -57,9 +57,9 @@ class Day:
     deleted: tuple[int, ...]
 
 
-def days(plays_per_day: int = PER_DAY, seed: int = 1) -> Iterator[Day]:
-    """Yield what arrives, day by day from `FIRST` on, without end; the same for the same arguments."""
-    choose = random.Random(seed)
+def days(plays_per_day: int = PER_DAY) -> Iterator[Day]:
+    """Yield what arrives, day by day from `FIRST` on, without end; always the same."""
+    choose = random.Random(1)
     known: dict[int, Play] = {}
     number, today = 0, FIRST
     while True:

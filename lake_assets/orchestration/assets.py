@@ -22,7 +22,6 @@ from lake_assets.orchestration.asset_names import (
     pool,
     valid_name,
 )
-from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.partition_backfill import redo_together
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
@@ -262,7 +261,7 @@ def result(
         is_partitioned: whether the run has a partition key: then figures of the whole step are prefixed.
     """
     table_metadata = asset_metadata.of_table(lake, spec.table)
-    if lineage := column_lineage(lake, spec):
+    if lineage := asset_metadata.column_lineage(lake, spec):
         table_metadata["dagster/column_lineage"] = lineage
     # The snapshot is the data version: a step without changes does not make downstream assets stale.
     version = dg.DataVersion(table_metadata["snapshot"]) if "snapshot" in table_metadata else None

@@ -197,16 +197,13 @@ class Pipeline:
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
 
-    def pending(self, lake: LakeBase, specs: Sequence[Spec] | None = None) -> list[PendingWindow]:
+    def pending(self, lake: LakeBase) -> list[PendingWindow]:
         """Return the pending changes of each table. Reads metadata only.
 
         Raises:
             HistoryError: a source was replaced by another table.
         """
-        pending: list[PendingWindow] = []
-        for spec in self.specs(lake) if specs is None else specs:
-            pending += pending_of(lake, spec)
-        return pending
+        return [window for spec in self.specs(lake) for window in pending_of(lake, spec)]
 
     def run(
         self,

@@ -121,11 +121,9 @@ class ThreadsExecutor(Executor):
         """Execute the plan; yields its events."""
         began, keys = time.monotonic(), execution_plan.step_keys_to_execute
         threads = min(self._threads, max(1, len(keys)))
-        yield DagsterEvent.engine_event(
-            plan_context,
-            f"Executing steps in {threads} threads of process {os.getpid()}",
-            event_specific_data=EngineEventData.in_process(os.getpid(), keys),
-        )
+        process = EngineEventData.in_process(os.getpid(), keys)
+        text = f"Executing steps in {threads} threads of process {os.getpid()}"
+        yield DagsterEvent.engine_event(plan_context, text, event_specific_data=process)
         yield from ExecuteRunWithPlanIterable(
             execution_plan=execution_plan,
             iterator=lambda job_context, execution_plan: _Steps(job_context, execution_plan, threads).events(),
@@ -141,11 +139,8 @@ class ThreadsExecutor(Executor):
                 step_dependency_config=self.step_dependency_config,
             ),
         )
-        yield DagsterEvent.engine_event(
-            plan_context,
-            f"Finished steps of process {os.getpid()} in {time.monotonic() - began:.1f} s",
-            event_specific_data=EngineEventData.in_process(os.getpid(), keys),
-        )
+        text = f"Finished steps of process {os.getpid()} in {time.monotonic() - began:.1f} s"
+        yield DagsterEvent.engine_event(plan_context, text, event_specific_data=process)
 
 
 class _Worker(threading.Thread):
