@@ -143,15 +143,12 @@ def _rows(
         row_filter = And(row_filter, EqualTo("source_table", source))  # pyright: ignore[reportCallIssue]
     if position is not None:
         row_filter = And(row_filter, EqualTo("position", position))  # pyright: ignore[reportCallIssue]
-    for table in lake.tables("raw") if raw is None else [_beside(TableId.parse(raw))]:
+    named = TableId.parse(raw) if raw is not None else None
+    for table in lake.tables("raw") if named is None else [TableId(named.namespace, named.name + SUFFIX)]:
         of = TableId(table.namespace, table.name.removesuffix(SUFFIX))
         if table.name.endswith(SUFFIX) and lake.exists(of) and lake.exists(table):
             for row in lake.table(table).scan(row_filter=row_filter).to_arrow().to_pylist():
                 yield str(of), row
-
-
-def _beside(raw: TableId) -> TableId:
-    return TableId(raw.namespace, raw.name + SUFFIX)
 
 
 def _kind(reason: str) -> str:

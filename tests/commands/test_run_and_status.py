@@ -162,7 +162,7 @@ def test_a_rebuild_that_an_error_advises_is_told_the_pipeline_that_it_needs(tmp_
     file, advice = tmp_path / "p.yaml", rebuild_advice(TableId.parse("agg.m"), TableId.parse("final.t"))
     file.touch()
     failed, fine = Outcome("agg.m", "failed", error=advice), Outcome("agg.n", "absorbed")
-    assert f"`--pipeline {file}`" in pipeline_note([fine, failed], str(file))
+    assert f"`--pipeline {file}`" in str(pipeline_note([fine, failed], str(file)))
     # A shipped pipeline is found by itself, and nothing is said where nothing is advised.
     assert pipeline_note([failed], "shop") is None
     assert pipeline_note([fine], str(file)) is None

@@ -63,11 +63,6 @@ _POLL_SECONDS = 0.25
 _INTERRUPTED_SECONDS = 30.0
 
 
-def default_threads() -> int:
-    """Return the number of cores, but at least two and at most four."""
-    return max(2, min(_MAX_THREADS, os.cpu_count() or 1))
-
-
 @dg.executor(
     name="threads",
     config_schema={
@@ -93,7 +88,7 @@ def threads_executor(context: dg.InitExecutorContext) -> Executor:
     return ThreadsExecutor(
         RetryMode.from_config(config["retries"]) or RetryMode.ENABLED,
         StepDependencyConfig.from_config(config.get("step_dependency_config")),
-        config["max_concurrent"] or default_threads(),
+        config["max_concurrent"] or max(2, min(_MAX_THREADS, os.cpu_count() or 1)),
     )
 
 

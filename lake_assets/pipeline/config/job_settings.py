@@ -33,6 +33,7 @@ from lake_assets.pipeline.config.setting_types import (
     listed,
     seconds_of,
     table_to_write,
+    text_as,
 )
 from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 
@@ -56,10 +57,6 @@ class DbtSettings(Strict):
     project: LocalPath = Field(description="folder of the dbt project, relative to the YAML's folder")
     select: str = Field(description="what is built, in dbt's syntax", min_length=1)
     arguments: list[str] = Field(default_factory=list, description="further arguments of dbt build: [--target, prod]")
-
-
-def _notebook(value: object) -> object:
-    return {"path": value} if isinstance(value, str) else value
 
 
 class JobSettings(Batches, TableSettings):
@@ -115,7 +112,7 @@ class JobSettings(Batches, TableSettings):
     python: str | None = Field(
         default=None, description="module:function, called with the step (and Dagster's context, if it takes two)"
     )
-    notebook: Annotated[NotebookSettings | None, BeforeValidator(_notebook), OrText()] = Field(
+    notebook: Annotated[NotebookSettings | None, text_as("path"), OrText()] = Field(
         default=None, description="a notebook, run by papermill with the step's values as parameters"
     )
     dbt: DbtSettings | None = Field(default=None, description="a dbt selection, with the step's values as --vars")

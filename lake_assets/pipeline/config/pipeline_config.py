@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field, field_validator
+from pydantic import ByteSize, Field, field_validator
 
 from lake_assets.formats.files.file_streams import Limits
 from lake_assets.lake.paths import LocalPath
@@ -15,7 +15,7 @@ from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSetti
 from lake_assets.pipeline.config.audit_settings import ModelAudits
 from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
-from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.partition_settings import Partitioning
 from lake_assets.pipeline.config.setting_types import (
     ColumnName,
     Columns,
@@ -28,8 +28,9 @@ from lake_assets.pipeline.config.setting_types import (
     combination,
     seconds_of,
     table_to_write,
+    text_as,
 )
-from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable, table_entry
+from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable
 from lake_assets.tables.specs import Limit
 
 
@@ -117,7 +118,7 @@ class Stream(Batches, TableSettings):
         default="stop", description="default for the stream's tables: see their on_conflict"
     )
     on_misfit: OnMisfit = Field(default="reject", description="default for the stream's tables: see their on_misfit")
-    tables: list[Annotated[StreamTable, BeforeValidator(table_entry), OrText()]] = Field(
+    tables: list[Annotated[StreamTable, text_as("table"), OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first match applies, but exact "
         "names win over patterns",
@@ -179,7 +180,7 @@ class ModelSettings(Batches, TableSettings):
     """Settings of SQL models and Python models."""
 
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
-    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+    partitions: Partitioning = Field(
         default=None,
         description="partitions of the table, in Iceberg and in Dagster: by time (by, every, timezone, start), by "
         "listed values (by, values), or by each value of a column (its name)",

@@ -95,6 +95,11 @@ def listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def text_as(name: str) -> BeforeValidator:
+    """Return a validator that reads a text as settings with this text under a name."""
+    return BeforeValidator(lambda value: {name: value} if isinstance(value, str) else value)
+
+
 class OrText:
     """JSON schema of a setting that is text or the annotated type.
 

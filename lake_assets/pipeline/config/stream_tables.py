@@ -12,7 +12,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.types.text_types import normal
 from lake_assets.pipeline.config.asset_settings import TableSettings
 from lake_assets.pipeline.config.audit_settings import Audits
-from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.partition_settings import Partitioning
 from lake_assets.pipeline.config.setting_types import (
     ColumnName,
     Columns,
@@ -148,7 +148,7 @@ class StreamTable(Batches, TableSettings):
         description="partition fields of the final table: a column, years(c), months(c), days(c), hours(c), "
         "bucket(16, c), truncate(4, c)",
     )
-    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+    partitions: Partitioning = Field(
         default=None,
         description="partitions of the final table, in Iceberg and in Dagster: by time (by, every, timezone, start), "
         "by listed values (by, values), or by each value of a column (its name)",
@@ -258,8 +258,3 @@ class StreamTable(Batches, TableSettings):
                 f"{self.table}: `write: overwrite-partitions` is for `mode: scd1`, and for tables with `partition_by` "
                 "or `partitions`"
             )
-
-
-def table_entry(value: object) -> object:
-    """Convert a table's name into a mapping of settings."""
-    return {"table": value} if isinstance(value, str) else value

@@ -77,13 +77,13 @@ def read_settings(path: Path) -> Settings:
             f"{_shape(content)}"
         )
     missing_files, sql_mistakes = model_mistakes(path, node)
-    validate = _job if content["type"] == JOB else PipelineConfig.model_validate
     model = CapturedJobConfig if content["type"] == JOB else PipelineConfig
     attributes, omissions = content["attributes"], Omissions()
     config: PipelineConfig | None = None
     while config is None:
         try:
-            config = validate(attributes)
+            declared = model.model_validate(attributes)
+            config = pipeline_of_job(declared) if isinstance(declared, CapturedJobConfig) else declared
         except ValidationError as e:
             lines = {line for line, _ in wrong}
             errors = [(place, line_of(node, ("attributes", *place)), t) for place, t in setting_errors(model, e)]
@@ -97,10 +97,6 @@ def read_settings(path: Path) -> Settings:
         config = omissions.without_files(config, path.parent)
     texts = [f"{path}{f', line {line}' if line else ''}: {text}" for line, text in dict.fromkeys(wrong)]
     return Settings(config, (*texts, *missing_files), tuple(sql_mistakes), omissions.names)
-
-
-def _job(attributes: Any) -> PipelineConfig:
-    return pipeline_of_job(CapturedJobConfig.model_validate(attributes))
 
 
 class Omissions:
