@@ -33,13 +33,15 @@ from pyiceberg.table import Table
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.capture import icdc
-from lake_assets.examples.event_generator import Source, Transaction, Workload, delivered, replay
+from lake_assets.examples.event_generator import Source, Transaction, Workload, delivered
 from lake_assets.examples.stream_writers import encoder
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import SparkConfig, TableId
-from lake_assets.pipeline import FinalSpec, ModelSpec
+from lake_assets.pipeline import ModelSpec
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig
 from lake_assets.pipeline.verification import verify
 from lake_assets.tables import leftovers
+from tests.support.generated_rows import replay
 
 SOURCES = ("a", "b", "c", "d")
 # About this many changes of each source table per batch.

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dagster._core.events import JobFailureData, RunFailureReason
-from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
-from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, ManagedGrpcPythonEnvCodeLocationOrigin
-from dagster._grpc.types import ExecuteRunArgs
-from dagster._serdes import ConfigurableClassData, deserialize_value, serialize_value
-from dagster._utils import get_run_crash_explanation
-
-__all__ = [
-    "CheckRunHealthResult",
-    "ConfigurableClassData",
-    "DefaultRunLauncher",
-    "ExecuteRunArgs",
-    "GrpcServerCodeLocationOrigin",
-    "JobFailureData",
-    "LaunchRunContext",
-    "ManagedGrpcPythonEnvCodeLocationOrigin",
-    "RunFailureReason",
-    "WorkerStatus",
-    "deserialize_value",
-    "execute_run",
-    "get_run_crash_explanation",
-    "serialize_value",
-]
+from dagster._core.events import JobFailureData as JobFailureData
+from dagster._core.events import RunFailureReason as RunFailureReason
+from dagster._core.launcher import CheckRunHealthResult as CheckRunHealthResult
+from dagster._core.launcher import DefaultRunLauncher as DefaultRunLauncher
+from dagster._core.launcher import LaunchRunContext as LaunchRunContext
+from dagster._core.launcher import WorkerStatus as WorkerStatus
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin as GrpcServerCodeLocationOrigin
+from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin as ManagedGrpcPythonEnvCodeLocationOrigin
+from dagster._grpc.types import ExecuteRunArgs as ExecuteRunArgs
+from dagster._serdes import ConfigurableClassData as ConfigurableClassData
+from dagster._serdes import deserialize_value as deserialize_value
+from dagster._serdes import serialize_value as serialize_value
+from dagster._utils import get_run_crash_explanation as get_run_crash_explanation
 
 
 def execute_run(args: str) -> None:

@@ -48,7 +48,8 @@ def application() -> typer.Typer:
         rebuild,
         rejected,
         repair,
-        run_and_status,
+        run,
+        status,
         step,
         verify,
     )
@@ -61,30 +62,16 @@ def application() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.command()(demo.demo)
-    app.command()(examples.playback)
-    app.command()(examples.flights)
-    app.command()(run_and_status.run)
-    app.command()(run_and_status.status)
-    app.command()(rebuild.rebuild)
-    app.command()(backfill.backfill)
-    app.command()(backfill_commands.backfills)
-    app.command()(backfill_commands.compare)
-    app.command()(backfill_commands.publish)
-    app.command()(backfill_commands.discard)
-    app.command()(backfill_commands.resume)
-    app.command()(backfill_commands.undo)
-    app.command()(repair.repair)
-    app.command()(step.step)
-    app.command()(check.check)
-    app.command()(verify.verify)
-    app.command()(explain.explain)
+    for command in (
+        demo.demo, examples.playback, examples.flights, run.run, status.status, rebuild.rebuild, backfill.backfill,
+        backfill_commands.backfills, backfill_commands.compare, backfill_commands.publish, backfill_commands.discard,
+        backfill_commands.resume, backfill_commands.undo, repair.repair, step.step, check.check, verify.verify,
+        explain.explain,
+    ):  # fmt: skip
+        app.command()(command)
     app.add_typer(rejected.app, name="rejected")
-    app.command()(capture.capture)
-    app.command()(capture.changes)
-    app.command("generate-events")(generate.generate_events)
-    app.command()(machine.setup)
-    app.command("spark-server")(machine.spark_server)
+    for command in (capture.capture, capture.changes, generate.generate_events, machine.setup, machine.spark_server):
+        app.command()(command)
     return app
 
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from multiprocessing import process as processes
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -44,10 +44,8 @@ from lake_assets._compat import (
     get_run_crash_explanation,
     serialize_value,
 )
-
-if TYPE_CHECKING:
-    from lake_assets.runtime.processes import RunProcess
-    from lake_assets.runtime.warm_jvm import Keeping
+from lake_assets.runtime import warm_jvm
+from lake_assets.runtime.processes import RunProcess, identity
 
 # Longest wait for an interrupted run to end, unless Dagster's run monitoring sets one.
 _KILL_SECONDS = 120.0
@@ -99,7 +97,6 @@ class WarmRunLauncher(DefaultRunLauncher):
         """Create the launcher, as Dagster does.
 
         Args:
-            inst_data: Dagster's instance data.
             spark_idle_seconds: seconds after which an unused local JVM ends; 0: one JVM per run.
             spark_runs: number of runs that a JVM serves before it is replaced.
         """
@@ -110,19 +107,11 @@ class WarmRunLauncher(DefaultRunLauncher):
     @classmethod
     def config_type(cls) -> Any:
         """Return the schema of `config`; see Dagster."""
+        idle = "seconds after which an unused local JVM ends; 0: each run starts its own"
+        runs = "number of runs that a local JVM serves before it is replaced"
         return {
-            "spark_idle_seconds": dg.Field(
-                float,
-                is_required=False,
-                default_value=600.0,
-                description="seconds after which an unused local JVM ends; 0: each run starts its own",
-            ),
-            "spark_runs": dg.Field(
-                int,
-                is_required=False,
-                default_value=200,
-                description="number of runs that a local JVM serves before it is replaced",
-            ),
+            "spark_idle_seconds": dg.Field(float, is_required=False, default_value=600.0, description=idle),
+            "spark_runs": dg.Field(int, is_required=False, default_value=200, description=runs),
         }
 
     @classmethod
@@ -149,18 +138,16 @@ class WarmRunLauncher(DefaultRunLauncher):
             super().launch_run(context)
             return
         with self._lock:
-            why: str | None = None
             try:
                 # A fork of modules imported before the package was changed would run the old code.
-                if _newest() != self._code:
-                    why = "the code of lake_assets was changed since Dagster was started"
-                else:
+                if _newest() == self._code:
                     self._start(run)
+                    return
+                why = "the code of lake_assets was changed since Dagster was started"
             except (OSError, EOFError) as error:
                 why = f"the fork server failed ({type(error).__name__}: {error})"
-        if why is not None:
-            self._instance.report_engine_event(f"Started without a warm process: {why}.", run, cls=type(self))
-            super().launch_run(context)
+        self._instance.report_engine_event(f"Started without a warm process: {why}.", run, cls=type(self))
+        super().launch_run(context)
 
     def _is_here(self, context: LaunchRunContext) -> bool:
         """Whether the code location uses this process's interpreter, so a fork can run it."""
@@ -184,16 +171,13 @@ class WarmRunLauncher(DefaultRunLauncher):
         )
 
     def _start(self, run: dg.DagsterRun) -> None:
-        from lake_assets.runtime.processes import identity
-        from lake_assets.runtime.warm_jvm import Keeping
-
         assert run.job_code_origin is not None
         args = ExecuteRunArgs(run.job_code_origin, run.run_id, self._instance.get_ref(), set_exit_code_on_failure=True)
-        keeping = Keeping(self._sockets, identity(), self._idle_seconds, self._spark_runs)
+        settings = warm_jvm.KeeperSettings(self._sockets, identity(), self._idle_seconds, self._spark_runs)
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload(_PRELOADED)
         process = forks.Process(
-            target=execute, args=(run.run_id, serialize_value(args), keeping), name=f"run {run.run_id[:8]}"
+            target=execute, args=(run.run_id, serialize_value(args), settings), name=f"run {run.run_id[:8]}"
         )
         process.start()
         # Otherwise this process would wait for its runs before it exits.
@@ -263,31 +247,21 @@ class WarmRunLauncher(DefaultRunLauncher):
 
 def process_of(run: dg.DagsterRun) -> RunProcess | None:
     """Return the process of a run started by this launcher; None if another launcher started it."""
-    from lake_assets.runtime.processes import RunProcess
-
     return RunProcess.of(run.run_id, run.tags)
 
 
-def execute(run_id: str, args: str, keeping: Keeping) -> None:
-    """Execute a run in this process, a fresh fork.
-
-    Args:
-        run_id: the run.
-        args: Dagster's serialized arguments.
-        keeping: settings of the borrowed JVM.
-    """
+def execute(run_id: str, args: str, settings: warm_jvm.KeeperSettings) -> None:
+    """Execute a run in this process, a fresh fork."""
     from lake_assets.definitions import RUN_PROCESS
     from lake_assets.orchestration.runs.run_event_files import held_open
-    from lake_assets.runtime import warm_jvm
-    from lake_assets.runtime.processes import RunProcess
 
     # Imported modules stay: collecting garbage among them doubles the time to load definitions.
     gc.freeze()
     os.environ[RUN_PROCESS] = run_id
     ref = deserialize_value(args, ExecuteRunArgs).instance_ref
     assert ref is not None
-    if keeping.idle_seconds > 0:
-        warm_jvm.keep(keeping)
+    if settings.idle_seconds > 0:
+        warm_jvm.keep(settings)
     with dg.DagsterInstance.from_ref(ref) as instance, held_open(instance, run_id):
         # Tagged by the process itself, since its parent may be killed meanwhile.
         instance.add_run_tags(run_id, RunProcess.this(run_id).tags)

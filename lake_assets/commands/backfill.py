@@ -7,24 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.row_selection import Selection
-from lake_assets.commands.printing import console, local, print_json, size, stderr, visible
-from lake_assets.commands.run_and_status import AsJson
-from lake_assets.commands.table_pipelines import pipeline_of
+from lake_assets.commands.printing import console, listing, local, print_json, size, stderr, visible
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
 from lake_assets.errors import BackfillError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
-
-PipelineOption = Annotated[
-    str | None,
-    typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES"),
-]
 
 
 def backfill(
@@ -71,14 +64,14 @@ def backfill(
             else "choose what to redo: --all, --partition KEY, --from VALUE --to VALUE, or --keys FILE"
         )
     lake, name = Lake.load_existing(), TableId.parse(table)
-    found = pipeline_of(lake, name, pipeline)
-    planned = plan(lake, found, name, selection, downstream=downstream, max_rows=max_rows, past=Records(lake).all())
+    declaring = pipeline_of(lake, name, pipeline)
+    planned = plan(lake, declaring, name, selection, downstream=downstream, max_rows=max_rows, past=Records(lake).all())
     if dry_run:
         print_json(planned_json(planned)) if as_json else show_plan(planned)
         return
     if not as_json:
         show_plan(planned)
-    begun = Backfill.begin(lake, found, planned, publish=publish, keep_days=keep_days)
+    begun = Backfill.begin(lake, declaring, planned, publish=publish, keep_days=keep_days)
     run(begun, as_json=as_json)
 
 
@@ -150,10 +143,8 @@ def _result(record: BackfillRecord) -> str:
 
 def show_plan(planned: BackfillPlan) -> None:
     """Print a plan."""
-    printed = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("table", "redone", "rows", "reads", "writes up to", "s", "confidence"):
-        right = header in ("rows", "s")
-        printed.add_column(header, justify="right" if right else "left", no_wrap=header == "table")
+    headers = ("table", "redone", "rows", "reads", "writes up to", "s", "confidence")
+    printed = listing(*headers, right=["rows", "s"], fixed=["table"])
     for t in planned.tables:
         printed.add_row(
             escape(visible(t.table)),

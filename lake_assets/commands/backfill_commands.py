@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import Backfill
@@ -15,9 +14,9 @@ from lake_assets.backfill.backfills import undo as begin_undo
 from lake_assets.backfill.comparison import TableComparison
 from lake_assets.backfill.comparison import compare as compared
 from lake_assets.backfill.publishing import settled
-from lake_assets.commands.backfill import PipelineOption, pipeline_of_record, record_json, run
-from lake_assets.commands.printing import console, print_json, visible
-from lake_assets.commands.run_and_status import AsJson
+from lake_assets.commands.backfill import pipeline_of_record, record_json, run
+from lake_assets.commands.printing import console, listing, print_json, visible
+from lake_assets.commands.table_lookup import AsJson, PipelineOption
 from lake_assets.facade import Lake
 
 Id = Annotated[str, typer.Argument(help="id of the backfill, see `lake-assets backfills`", metavar="ID")]
@@ -34,9 +33,7 @@ def backfills(as_json: AsJson = False) -> None:
     if not records:
         console.print("no backfill yet: `lake-assets backfill TABLE --all` redoes a table and everything downstream")
         return
-    printed = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("id", "what", "state", "progress", "rows", "by", "began (UTC)"):
-        printed.add_column(header, no_wrap=header == "id", overflow="fold")
+    printed = listing("id", "what", "state", "progress", "rows", "by", "began (UTC)", fixed=["id"], fold=True)
     for r in records:
         printed.add_row(
             r.id,
@@ -55,14 +52,10 @@ def backfills(as_json: AsJson = False) -> None:
 
 
 def _state(record: BackfillRecord) -> str:
-    state = record.state
-    if state == "building" and not record.is_running:
-        state_text = "interrupted"
-    elif record.changed_nothing:
-        state_text = "no row differed"
-    else:
-        state_text = state
-    return f"[{_STYLES.get(state, 'dim')}]{state_text}[/]"
+    text = "no row differed" if record.changed_nothing else record.state
+    if record.state == "building" and not record.is_running:
+        text = "interrupted"
+    return f"[{_STYLES.get(record.state, 'dim')}]{text}[/]"
 
 
 def _progress(record: BackfillRecord) -> str:
@@ -104,9 +97,8 @@ def _show(result: TableComparison) -> None:
     for column, (before, after) in result.sums.items():
         console.print(escape(f"  sum of {column} over these rows: {before} before, {after} after"))
     if result.samples:
-        printed = Table(box=None, pad_edge=False, header_style="dim")
-        for column in result.samples[0]:
-            printed.add_column("" if column == "_change_type" else escape(visible(column)), overflow="fold")
+        columns = ("" if c == "_change_type" else escape(visible(c)) for c in result.samples[0])
+        printed = listing(*columns, fold=True, style="dim")
         for row in result.samples:
             printed.add_row(*(escape(visible(str(v))) for v in row.values()))
         console.print(printed)

@@ -6,9 +6,8 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -17,6 +16,7 @@ from rich.table import Table
 from lake_assets.capture import Capture
 from lake_assets.capture.changes_view import changed_rows
 from lake_assets.commands.printing import check_folder_of, console, local, visible_json
+from lake_assets.commands.table_lookup import AsJson
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, quote
@@ -26,42 +26,25 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SHOWN_FILES = 30
+# What `--json` tells of a file, and of a range.
+_OF_FILES = ("path", "records", "bytes", "partition", "side", "why")
+_OF_RANGES = ("low", "high", "exact", "nulls", "nans", "has_values")
 
 Name = Annotated[str, typer.Argument(help="namespace.name", show_default=False)]
 From = Annotated[
     str | None, typer.Option("--from", help="snapshot id, tag, branch or time (ISO 8601, UTC); default: the beginning")
 ]
 To = Annotated[str | None, typer.Option("--to", help="like --from; default: the current snapshot")]
-
-
-class Kinds(StrEnum):
-    """What to write of the changes."""
-
-    feed = "feed"
-    rows = "rows"
-    keys = "keys"
-
-
-class Format(StrEnum):
-    """Output format of changed rows."""
-
-    flat = "flat"
-    debezium = "debezium"
-
-
-class Images(StrEnum):
-    """Parts of a changed row to write."""
-
-    before_after = "before-after"
-    before = "before"
-    key_only = "key-only"
+Kind = Literal["feed", "rows", "keys"]
+Format = Literal["flat", "debezium"]
+Images = Literal["before-after", "before", "key-only"]
 
 
 def capture(
     table: Name,
     start: From = None,
     end: To = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which data files of TABLE changed between two snapshots, and their field ranges (without Spark)."""
     lake = Lake.load_existing()
@@ -77,12 +60,12 @@ def changes(
     start: From = None,
     end: To = None,
     kind: Annotated[
-        Kinds, typer.Option("--kind", help="all changes; rows as of the end; distinct keys of all changed rows")
-    ] = Kinds.feed,
-    form: Annotated[Format, typer.Option("--format", help="one row per image, or Debezium's envelope")] = Format.flat,
+        Kind, typer.Option("--kind", help="all changes; rows as of the end; distinct keys of all changed rows")
+    ] = "feed",
+    form: Annotated[Format, typer.Option("--format", help="one row per image, or Debezium's envelope")] = "flat",
     images: Annotated[
         Images, typer.Option("--images", help="rows before and after the change, rows before it, or keys only")
-    ] = Images.before_after,
+    ] = "before-after",
     key: Annotated[
         list[str] | None, typer.Option("--key", help="key column (repeatable); default: the identifier fields")
     ] = None,
@@ -98,8 +81,8 @@ def changes(
     """Write the row-level changes of TABLE between two snapshots."""
     if out is not None and into is not None:
         raise ConfigError("--out and --as: choose a file or a table")
-    if kind is not Kinds.feed and (form is not Format.flat or images is not Images.before_after):
-        raise ConfigError(f"--kind {kind.value}: --format and --images apply to a feed only")
+    if kind != "feed" and (form != "flat" or images != "before-after"):
+        raise ConfigError(f"--kind {kind}: --format and --images apply to a feed only")
     if out is not None:
         if out.suffix not in _WRITERS:
             raise ConfigError(f"--out {out}: write a .parquet, .csv or .jsonl file")
@@ -144,28 +127,8 @@ def _facts(captured: Capture) -> dict[str, Any]:
         "end": {"snapshot_id": w.end_snapshot_id, "sequence_number": w.end_sequence_number},
         "operations": w.operations,
         "is_empty": captured.is_empty,
-        "files": [
-            {
-                "path": f.path,
-                "records": f.records,
-                "bytes": f.bytes,
-                "partition": f.partition,
-                "side": f.side,
-                "why": f.why,
-            }
-            for f in captured.files
-        ],
-        "ranges": {
-            name: {
-                "low": r.low,
-                "high": r.high,
-                "exact": r.exact,
-                "nulls": r.nulls,
-                "nans": r.nans,
-                "has_values": r.has_values,
-            }
-            for name, r in captured.ranges.items()
-        },
+        "files": [{name: getattr(f, name) for name in _OF_FILES} for f in captured.files],
+        "ranges": {column: {name: getattr(r, name) for name in _OF_RANGES} for column, r in captured.ranges.items()},
     }
 
 
@@ -194,24 +157,24 @@ def _show(captured: Capture) -> None:
 
 
 def _rows(
-    lake: Lake, captured: Capture, kind: Kinds, form: Format, images: Images, declared: list[str] | None
+    lake: Lake, captured: Capture, kind: Kind, form: Format, images: Images, declared: list[str] | None
 ) -> DataFrame:
     spark = lake.spark()
-    if kind is not Kinds.feed:
-        return changed_rows(captured, spark, kind.value, declared)
+    if kind != "feed":
+        return changed_rows(captured, spark, kind, declared)
     keys = declared or sorted(captured.schema.identifier_field_names())
-    if images is not Images.before_after and not keys:
+    if images != "before-after" and not keys:
         raise KeyMissingError(
             f"{captured.window.table} has no identifier fields: name its key columns with --key, or write all images"
         )
     # With fewer images, only the key identifies an update, so a key change must be a delete and an insert.
-    by = declared if images is Images.before_after else keys
-    frame = captured.events(spark, by) if form is Format.debezium else captured.feed(spark, by)
-    if images is Images.before_after:
+    by = declared if images == "before-after" else keys
+    frame = captured.events(spark, by) if form == "debezium" else captured.feed(spark, by)
+    if images == "before-after":
         return frame
     from lake_assets.capture.rows.change_events import reduced
 
-    return reduced(frame, keys, keep_before=images is Images.before)
+    return reduced(frame, keys, keep_before=images == "before")
 
 
 def _lines(frame: DataFrame) -> Iterator[str]:

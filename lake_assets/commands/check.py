@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from lake_assets.commands.printing import console
-from lake_assets.commands.run_and_status import find_file
+from lake_assets.commands.table_lookup import find_file
 from lake_assets.errors import LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.pipeline_checks import check as checked
+from lake_assets.pipeline.pipeline_checks import check as check_pipeline
 from lake_assets.pipeline.spark_syntax import syntax_mistakes
 
 # An empty catalog in memory.
@@ -37,7 +37,7 @@ def check(
     if not lake.is_there:
         console.print(f"no lake at {lake.config.home} yet", markup=False, soft_wrap=True)
         lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": _NO_LAKE}}))
-    result = checked(loaded, lake)
+    result = check_pipeline(loaded, lake)
     rejected, unasked = _rejected_by_spark(loaded, lake)
     mistakes = list(dict.fromkeys([*wrong, *result.mistakes, *rejected]))
     for message in mistakes:
@@ -55,7 +55,7 @@ def check(
 
 def _rejected_by_spark(pipeline: Pipeline, lake: Lake) -> tuple[list[str], list[str]]:
     """Return the models that Spark's parser rejects, and why it could not be asked."""
-    specs = [s for s in pipeline.read(lake, alone=False).specs if isinstance(s, ModelSpec)]
+    specs = [s for s in pipeline.declared.read(lake, alone=False).specs if isinstance(s, ModelSpec)]
     if not specs:
         return [], []
     with contextlib.ExitStack() as scope:

@@ -12,7 +12,7 @@ import typer
 from rich.rule import Rule
 from rich.table import Table
 
-from lake_assets.commands.printing import absorbed, console, outcome_table
+from lake_assets.commands.printing import absorbed, console, listing, outcome_table
 from lake_assets.errors import InputError
 from lake_assets.examples import population, shop
 from lake_assets.examples.shop import Checkpoint, Comparison
@@ -38,15 +38,16 @@ def demo(
     if reset:
         _reset(lake, pipeline, "shop_events")
         _reset(lake, Pipeline.load(population.PIPELINE), "user_name_feed", "user_city_feed")
+    upto = 1 if next_only else None
     remaining = [c for c in shop.checkpoints() if c not in list(shop.fed(landing))]
     steps = [s for s in population.STEPS if s not in population.fed(lake.config.home)]
     if not remaining and not steps:
         console.print("All checkpoints have been fed already; `lake-assets demo --reset` starts over.\n")
     if feed_only:
-        for checkpoint in remaining[:1] if next_only else remaining:
+        for checkpoint in remaining[:upto]:
             files = shop.feed(landing, checkpoint)
             console.print(f"{files} files of {checkpoint.name} are in {landing}: {checkpoint.what}")
-        for step in steps[:1] if next_only else steps:
+        for step in steps[:upto]:
             files = population.feed(lake.config.home, step)
             console.print(f"{files} files of {step.name} are in {landing.parent}/user_*_feed: {step.what}")
         return
@@ -56,10 +57,10 @@ def demo(
         lake.spark()
     times: list[tuple[str, float]] = [("Spark session", time.monotonic() - began)]
     equal = True
-    for checkpoint in (remaining[:1] if next_only else remaining) or shop.checkpoints()[-1:]:
+    for checkpoint in remaining[:upto] or shop.checkpoints()[-1:]:
         equal &= _checkpoint(lake, pipeline, landing, checkpoint, times)
     _city_population(lake, done=not next_only or len(remaining) <= 1)
-    equal &= _population(lake, (steps[:1] if next_only else steps) or population.STEPS[-1:], times)
+    equal &= _population(lake, steps[:upto] or population.STEPS[-1:], times)
     _result(lake, times, equal)
     if not equal:
         raise typer.Exit(1)
@@ -92,22 +93,15 @@ def _checkpoint(
 
 
 def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("table", "captured", "rows", "how", "s", "Postgres"):
-        table.add_column(
-            header, justify="right" if header == "s" else "left", no_wrap=header in ("table", "rows", "Postgres")
-        )
+    headers = ("table", "captured", "rows", "how", "s", "Postgres")
+    table = listing(*headers, right=["s"], fixed=["table", "rows", "Postgres"])
     printed = outcome_table(outcomes)
     cells = list(zip(*(list(c.cells) for c in printed.columns), strict=True))
     for outcome, (name, captured, _, how, seconds) in zip(outcomes, cells, strict=True):
         comparison = comparisons.get(outcome.table)
-        verdict = (
-            ""
-            if comparison is None
-            else f"[green]= {comparison.rows} rows[/]"
-            if comparison.equal
-            else "[bold red]differs[/]"
-        )
+        verdict = ""
+        if comparison is not None:
+            verdict = f"[green]= {comparison.rows} rows[/]" if comparison.equal else "[bold red]differs[/]"
         table.add_row(name, captured, absorbed(outcome), how, seconds, verdict)
     return table
 
@@ -116,9 +110,7 @@ def _population(lake: Lake, steps: Sequence[population.Step], times: list[tuple[
     """Absorb the worked example, one line per step: who moved, and how the cities' counts changed."""
     console.print(Rule("[bold]population[/]: user_name ⋈ user_city, counted by city", align="left"))
     pipeline = Pipeline.load(population.PIPELINE)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("what changed", "population", "joined", "counted", "as expected"):
-        table.add_column(header)
+    table = listing("what changed", "population", "joined", "counted", "as expected")
     began, equal = time.monotonic(), True
     for step in steps:
         population.feed(lake.config.home, step)
@@ -143,16 +135,9 @@ def _population(lake: Lake, steps: Sequence[population.Step], times: list[tuple[
 def _city_population(lake: Lake, *, done: bool) -> None:
     if not done or not lake.exists("agg.city_population"):
         return
-    console.print(
-        Rule(
-            "[bold]agg.city_population[/], maintained from what changed in final.users and final.user_city",
-            align="left",
-        )
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("city")
-    table.add_column("population", justify="right")
-    table.add_column("balance", justify="right")
+    what = "[bold]agg.city_population[/], maintained from what changed in final.users and final.user_city"
+    console.print(Rule(what, align="left"))
+    table = listing("city", "population", "balance", right=["population", "balance"])
     for row in lake.spark().table(lake.sql_name("agg.city_population")).orderBy("city").collect():
         city = "(null)" if row["city"] is None else row["city"] or "(empty)"
         table.add_row(city, str(row["population"]), str(row["balance"]))
@@ -161,9 +146,7 @@ def _city_population(lake: Lake, *, done: bool) -> None:
 
 
 def _result(lake: Lake, times: list[tuple[str, float]], equal: bool) -> None:
-    spent = Table(box=None, pad_edge=False, header_style="bold")
-    spent.add_column("where the time went")
-    spent.add_column("s", justify="right")
+    spent = listing("where the time went", "s", right=["s"])
     for what, seconds in [*times, ("total", sum(s for _, s in times))]:
         spent.add_row(what, f"{seconds:.1f}")
     console.print(spent)

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 from rich.tree import Tree
 
-from lake_assets.commands.printing import console, print_json, size
-from lake_assets.commands.run_and_status import AsJson, find_pipeline
+from lake_assets.commands.printing import console, facts, listing, print_json, size
+from lake_assets.commands.table_lookup import AsJson, find_pipeline
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -75,9 +74,7 @@ def show_python_model(spec: PythonModelSpec, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts()
     for name, text in rows.items():
         if text:
             table.add_row(name, escape(text))
@@ -86,9 +83,7 @@ def show_python_model(spec: PythonModelSpec, *, as_json: bool) -> None:
 
 def show(explanation: Explanation) -> None:
     """Print an explanation."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts()
     table.add_row("table", escape(explanation.table))
     table.add_row("strategy", f"[green]{explanation.strategy}[/]: {escape(explanation.why)}")
     table.add_row(
@@ -110,9 +105,7 @@ def show(explanation: Explanation) -> None:
         _grow(tree, explanation.operators)
         console.print(tree)
     if explanation.lineage:
-        columns = Table(box=None, pad_edge=False, header_style="bold")
-        columns.add_column("column", no_wrap=True)
-        columns.add_column("is made of", overflow="fold")
+        columns = listing("column", "is made of", fixed=["column"], fold=True)
         for column, of in explanation.lineage.items():
             columns.add_row(escape(column), escape(", ".join(of)))
         console.print(columns)

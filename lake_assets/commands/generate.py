@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ import typer
 
 from lake_assets.commands.printing import check_folder_of, console, local
 from lake_assets.errors import ConfigError
+from lake_assets.examples import complete_file
 from lake_assets.examples.event_generator import Source, Transaction, Workload, delivered
 from lake_assets.examples.stream_writers import ENCODERS, encoder, feed_rows, flagged_rows
 
@@ -90,25 +91,14 @@ def _write_lines(
     count = total = 0
     for first in lines:
         count += 1
-        lines_written = 0
-
-        def write(path: Path, first: str = first) -> None:
-            nonlocal lines_written
-            with path.open("w", encoding="utf-8", newline="\n") as file:
-                for line in itertools.chain([first], itertools.islice(lines, a_file - 1)):
-                    file.write(f"{line}\n")
-                    lines_written += 1
-
-        _put(out / f"events-{count:05}.jsonl", write)
-        total += lines_written
+        with (
+            complete_file(out / f"events-{count:05}.jsonl") as path,
+            path.open("w", encoding="utf-8", newline="\n") as file,
+        ):
+            for line in itertools.chain([first], itertools.islice(lines, a_file - 1)):
+                file.write(f"{line}\n")
+                total += 1
     return count, total
-
-
-def _put(target: Path, write: Callable[[Path], None]) -> None:
-    """Write under a hidden name, then rename, so that the landing folder shows complete files only."""
-    temporary = target.with_name(f".{target.name}")
-    write(temporary)
-    temporary.rename(target)
 
 
 def _write_tables(
@@ -118,11 +108,11 @@ def _write_tables(
     for columns, batch in _batches(stream, format_name, a_file):
         count, total = count + 1, total + len(batch)
         arrow = _arrow(columns, batch)
-        target = out / f"events-{count:05}.{kind}"
-        if kind == "parquet":
-            _put(target, lambda path, t=arrow: pa_parquet.write_table(t, path, compression="zstd"))
-        else:
-            _put(target, lambda path, t=arrow: pa_csv.write_csv(_as_text(t), path))
+        with complete_file(out / f"events-{count:05}.{kind}") as path:
+            if kind == "parquet":
+                pa_parquet.write_table(arrow, path, compression="zstd")
+            else:
+                pa_csv.write_csv(_as_text(arrow), path)
     return count, total
 
 

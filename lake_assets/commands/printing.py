@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -57,9 +57,9 @@ class _VisibleOnly(RenderHook):
 def _console(stream: TextIO, *, is_stderr: bool = False) -> Console:
     # Without a terminal (CI, a pipe) Rich uses 80 columns, which is too narrow for one line per table.
     width = None if stream.isatty() or "COLUMNS" in os.environ else 150
-    made = Console(highlight=False, stderr=is_stderr, width=width)
-    made.push_render_hook(_VisibleOnly())
-    return made
+    console = Console(highlight=False, stderr=is_stderr, width=width)
+    console.push_render_hook(_VisibleOnly())
+    return console
 
 
 console = _console(sys.stdout)
@@ -119,11 +119,40 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def listing(
+    *headers: str, right: Collection[str] = (), fixed: Collection[str] = (), fold: bool = False, style: str = "bold"
+) -> Table:
+    """Return an empty table without lines.
+
+    Args:
+        headers: the names of its columns.
+        right: the columns that are aligned to the right.
+        fixed: the columns that are not wrapped.
+        fold: whether long words in the other columns are wrapped instead of shortened.
+        style: the style of the headers.
+    """
+    table = Table(box=None, pad_edge=False, header_style=style)
+    for header in headers:
+        table.add_column(
+            header,
+            justify="right" if header in right else "left",
+            no_wrap=header in fixed,
+            overflow="fold" if fold and header not in fixed else "ellipsis",
+        )
+    return table
+
+
+def facts() -> Table:
+    """Return an empty table of names and texts."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a table with one line per outcome."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("table", "captured", "absorbed", "how", "s"):
-        table.add_column(header, justify="right" if header == "s" else "left", no_wrap=header == "table")
+    table = listing("table", "captured", "absorbed", "how", "s", right=["s"], fixed=["table"])
     for outcome in outcomes:
         style = STYLES[outcome.status]
         table.add_row(
@@ -144,42 +173,13 @@ def _how(outcome: Outcome) -> str:
 
 def absorbed(outcome: Outcome) -> str:
     """Format rows inserted, updated and deleted (`+12 ~3 -1`), or the status if not absorbed; and rejected records."""
-    said = f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
+    text = f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
     if outcome.status != "absorbed":
-        said = f"[{STYLES[outcome.status]}]{outcome.status}[/]"
-    return f"{said}, [bold red]{outcome.rejected:,} rejected[/]" if outcome.rejected else said
-
-
-def rejection_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
-    """Return how many records of which tables were rejected, and what to do about them; empty if none."""
-    counts: dict[str, int] = {}
-    for outcome in outcomes:
-        if outcome.rejected:
-            counts[outcome.table] = counts.get(outcome.table, 0) + outcome.rejected
-    if not counts:
-        return ""
-    total, listed = sum(counts.values()), ", ".join(f"{table} {n:,}" for table, n in counts.items())
-    which = "1 record was rejected and is" if total == 1 else f"{total:,} records were rejected and are"
-    return (
-        f"{which} in no staging or final table ({listed}). `lake-assets rejected list` shows each with its reason; "
-        f"after a fix, `lake-assets rejected replay {pipeline}` reads them again"
-    )
-
-
-def pipeline_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
-    """Return how `lake-assets rebuild`, if an error recommends it, finds the pipeline; else empty.
-
-    Args:
-        outcomes: outcomes of the run.
-        pipeline: the pipeline's file or folder; shipped pipelines are found without it.
-    """
-    if not Path(pipeline).exists() or not any("`lake-assets rebuild" in (o.error or "") for o in outcomes):
-        return ""
-    return f"`lake-assets rebuild` finds this pipeline's tables with `--pipeline {pipeline}`, or below LAKE_PIPELINES"
+        text = f"[{STYLES[outcome.status]}]{outcome.status}[/]"
+    return f"{text}, [bold red]{outcome.rejected:,} rejected[/]" if outcome.rejected else text
 
 
 def _window(window: Absorbed) -> str:
-    said = f"{window.files} file{'s' if window.files != 1 else ''}, {size(window.bytes)}"
     source = window.source.rsplit("/", 1)[-1]
-    shown = [f"{k} {v}" for k, v in list(window.ranges.items())[:1]]
-    return ", ".join([f"{source}: {said}", *shown])
+    files = f"{source}: {window.files} file{'s' if window.files != 1 else ''}, {size(window.bytes)}"
+    return ", ".join([files, *(f"{k} {v}" for k, v in list(window.ranges.items())[:1])])

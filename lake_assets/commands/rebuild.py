@@ -9,8 +9,7 @@ from rich.markup import escape
 
 from lake_assets.commands.backfill import redo_everything
 from lake_assets.commands.printing import console, outcome_json, print_json
-from lake_assets.commands.run_and_status import AsJson
-from lake_assets.commands.table_pipelines import pipeline_of
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.pipeline.table_rebuild import ROWS_AFTER, ROWS_BEFORE
@@ -21,14 +20,7 @@ def rebuild(
     table: Annotated[
         str, typer.Argument(help="a staging, final or model table, such as final.users", show_default=False)
     ],
-    pipeline: Annotated[
-        str | None,
-        typer.Option(
-            "--pipeline",
-            "-p",
-            help="YAML file, folder or name of its pipeline; default: the shipped ones and LAKE_PIPELINES",
-        ),
-    ] = None,
+    pipeline: PipelineOption = None,
     downstream: Annotated[
         bool, typer.Option("--downstream", help="with everything downstream, as one backfill that can be undone")
     ] = False,
@@ -39,16 +31,16 @@ def rebuild(
     For tables whose sources have lost history or were dropped and created again, or whose query, key, columns or types
     have changed. Readers see the old table or the new one. Downstream tables follow with the next run.
     """
-    lake = Lake.load_existing()
-    found = pipeline_of(lake, TableId.parse(table), pipeline)
+    lake, name = Lake.load_existing(), TableId.parse(table)
+    declaring = pipeline_of(lake, name, pipeline)
     if downstream:
-        redo_everything(lake, found, TableId.parse(table), as_json=as_json)
+        redo_everything(lake, declaring, name, as_json=as_json)
         return
     if as_json:
-        print_json(outcome_json(found.rebuild(lake, table)))
+        print_json(outcome_json(declaring.rebuild(lake, name)))
         return
     with console.status(f"rebuilding {table}"):
-        outcome = found.rebuild(lake, table)
+        outcome = declaring.rebuild(lake, name)
     _show(outcome)
 
 

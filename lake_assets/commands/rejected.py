@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
 from rich.markup import escape
-from rich.table import Table
 
-from lake_assets.commands.printing import console, outcome_json, outcome_table, print_json
-from lake_assets.commands.run_and_status import find_pipeline
+from lake_assets.commands.printing import console, listing, outcome_json, outcome_table, print_json
+from lake_assets.commands.table_lookup import AsJson, find_pipeline
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.ingest.records.event_rows import SEPARATOR
@@ -26,7 +25,6 @@ app = typer.Typer(
     invoke_without_command=True,
     no_args_is_help=False,
 )
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Raw = Annotated[str | None, typer.Option("--raw", help="only records of this raw table, such as raw.shop_events")]
 
 
@@ -57,11 +55,8 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     if not listed:
         console.print("no record was rejected")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("raw table", "source table", "reason"):
-        table.add_column(header, overflow="fold")
-    for header in ("records", "first position", "last arrival (UTC)"):
-        table.add_column(header, justify="right")
+    numbers = ("records", "first position", "last arrival (UTC)")
+    table = listing("raw table", "source table", "reason", *numbers, right=numbers, fold=True)
     for (name, source, reason), (n, position, at) in listed:
         cells = map(escape, (name, source or "(unknown)", reason))
         table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}")
@@ -87,9 +82,7 @@ def listed(
     if as_json:
         print_json(records)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("raw table", "position", "file, line", "source table", "reason", "record"):
-        table.add_column(header, overflow="fold")
+    table = listing("raw table", "position", "file, line", "source table", "reason", "record", fold=True)
     for r in records:
         where = f"{r['source_file']}, {r['source_line']}"
         text = r["record"] if len(r["record"]) <= 200 else r["record"][:199] + "…"
@@ -150,15 +143,12 @@ def _rows(
         row_filter = And(row_filter, EqualTo("source_table", source))  # pyright: ignore[reportCallIssue]
     if position is not None:
         row_filter = And(row_filter, EqualTo("position", position))  # pyright: ignore[reportCallIssue]
-    for table in lake.tables("raw") if raw is None else [_beside(TableId.parse(raw))]:
+    named = TableId.parse(raw) if raw is not None else None
+    for table in lake.tables("raw") if named is None else [TableId(named.namespace, named.name + SUFFIX)]:
         of = TableId(table.namespace, table.name.removesuffix(SUFFIX))
         if table.name.endswith(SUFFIX) and lake.exists(of) and lake.exists(table):
             for row in lake.table(table).scan(row_filter=row_filter).to_arrow().to_pylist():
                 yield str(of), row
-
-
-def _beside(raw: TableId) -> TableId:
-    return TableId(raw.namespace, raw.name + SUFFIX)
 
 
 def _kind(reason: str) -> str:

@@ -8,22 +8,19 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.publishing import settle_all
 from lake_assets.backfill.remains import Remains, remains
-from lake_assets.commands.printing import console, print_json
-from lake_assets.commands.run_and_status import AsJson
+from lake_assets.commands.printing import console, listing, print_json
+from lake_assets.commands.table_lookup import AsJson, all_pipelines
 from lake_assets.errors import LakeError, RepairError, TableNotFoundError
-from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.catalog_repair import Examined, examine
 from lake_assets.lake.metadata.catalog_repair import forget as take_out
 from lake_assets.lake.metadata.catalog_repair import repair as point_at_newest
 from lake_assets.lake.metadata.metadata_commits import can_rewrite
-from lake_assets.pipeline import Pipeline, own_pipelines
 
 _STYLES = {"current": "dim", "behind": "yellow", "unreadable": "red", "diverged": "bold red", "lost": "bold red"}
 
@@ -72,16 +69,16 @@ def repair(
             take_out(lake, examined)
         else:
             point_at_newest(lake, examined, to)
-    found = [] if chosen else remains(lake, _pipelines())
+    items = [] if chosen else remains(lake, all_pipelines())
     if not dry_run:
-        found = [_mended(item) for item in found]
+        items = [_mended(item) for item in items]
     if as_json:
         entries = [vars(e) | {"table": str(e.table), "repaired": e in todo and not dry_run} for e in results]
-        print_json([*entries, *(_entry(r, is_done=not dry_run) for r in found)])
+        print_json([*entries, *(_entry(r, is_done=not dry_run) for r in items)])
     else:
         _show(results, todo, "" if forget else to, is_done=not dry_run)
-        _show_remains(found, is_done=not dry_run)
-    if any(e not in todo for e in results if e.state != "current") or any(r.needs_user for r in found):
+        _show_remains(items, is_done=not dry_run)
+    if any(e not in todo for e in results if e.state != "current") or any(r.needs_user for r in items):
         raise typer.Exit(1)
 
 
@@ -89,10 +86,6 @@ def _examine(lake: Lake, chosen: Sequence[TableId]) -> list[Examined]:
     if not chosen and not can_rewrite(lake.catalog):
         return []  # the server of the catalog has its own backups
     return examine(lake, chosen or None)
-
-
-def _pipelines() -> list[Pipeline]:
-    return [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
 
 
 def _mended(item: Remains) -> Remains:
@@ -112,14 +105,11 @@ def _entry(item: Remains, *, is_done: bool) -> dict[str, Any]:
     return {"table": item.what, "state": item.kind, "named": "", "newest": None, "why": why, "repaired": repaired}
 
 
-def _show_remains(found: Sequence[Remains], *, is_done: bool) -> None:
-    if not found:
+def _show_remains(items: Sequence[Remains], *, is_done: bool) -> None:
+    if not items:
         return
-    printed = Table(box=None, pad_edge=False, header_style="bold")
-    printed.add_column("left behind", no_wrap=True)
-    printed.add_column("by", no_wrap=True)
-    printed.add_column("what", overflow="fold")
-    for item in found:
+    printed = listing("left behind", "by", "what", fixed=["left behind", "by"], fold=True)
+    for item in items:
         done = "" if item.mend is None else "done: " if is_done else "repair "
         style = "yellow" if item.needs_user else "dim"
         printed.add_row(escape(item.what), item.kind, f"{escape(item.why)}\n[{style}]{done}{escape(item.remedy)}[/]")
@@ -128,10 +118,7 @@ def _show_remains(found: Sequence[Remains], *, is_done: bool) -> None:
 
 def _show(results: Sequence[Examined], todo: Sequence[Examined], to: str | None, *, is_done: bool) -> None:
     wrong = [e for e in results if e.state != "current" or e in todo]
-    printed = Table(box=None, pad_edge=False, header_style="bold")
-    printed.add_column("table", no_wrap=True)
-    printed.add_column("state", no_wrap=True)
-    printed.add_column("what", overflow="fold")
+    printed = listing("table", "state", "what", fixed=["table", "state"], fold=True)
     for e in wrong:
         goes = f"\n{_goes(to, e, is_done)}" if e in todo else ""
         printed.add_row(f"[{_STYLES[e.state]}]{escape(str(e.table))}[/]", e.state, escape(e.why + goes))

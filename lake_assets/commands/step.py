@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from lake_assets.commands.printing import console, print_json
-from lake_assets.commands.run_and_status import AsJson
+from lake_assets.commands.table_lookup import AsJson
 from lake_assets.errors import ConfigError
 from lake_assets.facade import Lake
 from lake_assets.jobs.job_watermark import settle

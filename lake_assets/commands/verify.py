@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from lake_assets.commands.printing import console, print_json
-from lake_assets.commands.run_and_status import AsJson, find_spec
+from lake_assets.commands.printing import console, listing, print_json
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, computed_spec
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
+from lake_assets.lake import TableId
 from lake_assets.pipeline.config.setting_types import share_of
 from lake_assets.pipeline.verification import Verification
 from lake_assets.pipeline.verification import verify as verify_model
@@ -21,21 +21,14 @@ def verify(
     table: Annotated[
         str, typer.Argument(help="a final table, model or table of a job, such as agg.sales", show_default=False)
     ],
-    pipeline: Annotated[
-        str | None,
-        typer.Option(
-            "--pipeline",
-            "-p",
-            help="YAML file, folder or name of its pipeline; default: the shipped ones and LAKE_PIPELINES",
-        ),
-    ] = None,
+    pipeline: PipelineOption = None,
     sample: Annotated[str, typer.Option(help="compare only this share of the keys: 0.01 or 1%")] = "100%",
     limit: Annotated[int, typer.Option(help="maximum differing rows to show", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Recompute TABLE from the snapshots it has absorbed, and compare; exit code 1 if rows differ."""
     share, lake = _share(sample), Lake.load_existing()
-    spec = find_spec(lake, table, pipeline)
+    spec = computed_spec(lake, TableId.parse(table), pipeline)
     if as_json:
         result = verify_model(lake, spec, sample=share, limit=limit)
         print_json(vars(result) | {"differences": [vars(d) for d in result.differences], "equal": result.equal})
@@ -69,10 +62,9 @@ def _show(result: Verification) -> None:
     )
     if result.doubt:
         console.print(f"[yellow]which need not be wrong[/]: {escape(result.doubt)}", soft_wrap=True)
-    printed = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ((escape(c), "left") for c in result.differences[0].row)
-    for name, justify in (("expected", "right"), ("found", "right"), *columns):
-        printed.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    printed = listing("expected", "found", right=["expected", "found"], fold=True)
+    for column in result.differences[0].row:
+        printed.add_column(escape(column), overflow="fold")
     for difference in result.differences:
         values = ("(null)" if v is None else escape(str(v)) for v in difference.row.values())
         printed.add_row(str(difference.expected), str(difference.found), *values)

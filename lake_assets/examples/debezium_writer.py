@@ -16,8 +16,8 @@ from lake_assets.formats.types.connect_types import UNAVAILABLE_VALUE
 
 Encoder = Callable[[Transaction, Workload], Iterator[str]]
 _OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def debezium(*, schemas: bool, wrapped: bool, flat: bool) -> Encoder:
@@ -35,16 +35,16 @@ def debezium(*, schemas: bool, wrapped: bool, flat: bool) -> Encoder:
             columns = tuple(change.columns.items())
             for op, key in _halves(change):
                 payload = (_flattened if flat else _envelope)(transaction, change, op, workload, schemas)
-                value = _dumps(payload)
+                value = dumps(payload)
                 if schemas:
                     value = f'{{"schema":{_value_schema(columns, flat)},"payload":{value}}}'
                 if not wrapped:
                     yield value
                     continue
-                key_value = _dumps({KEY: key})
+                key_value = dumps({KEY: key})
                 if schemas:
                     key_value = f'{{"schema":{_key_schema(change.columns[KEY])},"payload":{key_value}}}'
-                record = f'{{"destination":{_dumps(f"made_up.{schema}.{name}")},"key":{key_value},"value":'
+                record = f'{{"destination":{dumps(f"made_up.{schema}.{name}")},"key":{key_value},"value":'
                 yield f"{record}{value}}}"
                 if op == "d" and not flat:
                     yield f"{record}null}}"
@@ -90,7 +90,7 @@ def connect_value(kind: str, value: Any, *, exact: bool = True) -> Any:
         case dt.datetime():
             return value.isoformat().replace("+00:00", "Z")
         case dt.date():
-            return (value - _EPOCH.date()).days
+            return (value - EPOCH.date()).days
         case bytes():
             return base64.b64encode(value).decode()
         case _:
@@ -103,20 +103,20 @@ def _fields(columns: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=64)
 def _key_schema(kind: str) -> str:
-    return _dumps({"type": "struct", "fields": _fields(((KEY, kind),)), "optional": False})
+    return dumps({"type": "struct", "fields": _fields(((KEY, kind),)), "optional": False})
 
 
 @lru_cache(maxsize=64)
 def _value_schema(columns: tuple[tuple[str, str], ...], flat: bool) -> str:
     if flat:
         added = [{"type": kind, "optional": True, "field": name} for name, kind in _ADDED.items()]
-        return _dumps({"type": "struct", "fields": [*_fields(columns), *added], "optional": False})
+        return dumps({"type": "struct", "fields": [*_fields(columns), *added], "optional": False})
     row = {"type": "struct", "fields": _fields(columns), "optional": True}
     images = [{**row, "field": image} for image in ("before", "after")]
     fields = [{"type": kind, "optional": True, "field": name} for name, kind in _SOURCE.items()]
     source = {"type": "struct", "fields": fields, "optional": False, "field": "source"}
     op = {"type": "string", "optional": False, "field": "op"}
-    return _dumps({"type": "struct", "fields": [*images, source, op], "optional": False})
+    return dumps({"type": "struct", "fields": [*images, source, op], "optional": False})
 
 
 _SOURCE = {
@@ -152,10 +152,10 @@ def _halves(change: Change) -> list[tuple[str, int]]:
 
 
 def _envelope(transaction: Transaction, change: Change, op: str, workload: Workload, exact: bool) -> Any:
-    micros = (transaction.time - _EPOCH) // dt.timedelta(microseconds=1)
+    micros = (transaction.time - EPOCH) // dt.timedelta(microseconds=1)
     source = {
         "connector": "postgresql", "name": "made_up", "ts_ms": micros // 1000, "snapshot": "false", "db": "made_up",
-        "sequence": _dumps([str(transaction.last), str(change.lsn)]), "ts_us": micros, "schema": workload.table[0],
+        "sequence": dumps([str(transaction.last), str(change.lsn)]), "ts_us": micros, "schema": workload.table[0],
         "table": workload.table[1], "txId": transaction.xid, "lsn": change.lsn,
     }  # fmt: skip
     after = _image(change, change.after, exact) if op != "d" and change.after is not None else None
@@ -164,7 +164,7 @@ def _envelope(transaction: Transaction, change: Change, op: str, workload: Workl
 
 def _flattened(transaction: Transaction, change: Change, op: str, workload: Workload, exact: bool) -> Any:
     row = _key_only(change) if op == "d" or change.after is None else _image(change, change.after, exact)
-    millis = (transaction.time - _EPOCH) // dt.timedelta(milliseconds=1)
+    millis = (transaction.time - EPOCH) // dt.timedelta(milliseconds=1)
     deleted = "true" if op == "d" else "false"
     added = (deleted, op, workload.table[1], "made_up", workload.table[0], millis, change.lsn)
     return {**row, **dict(zip(_ADDED, added, strict=True))}

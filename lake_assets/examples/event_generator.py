@@ -277,16 +277,3 @@ def delivered(workload: Workload, transactions: Iterable[Transaction]) -> Iterat
             waiting = deque(sorted(waiting, key=lambda w: w[0]))
     for _, transaction in waiting:
         yield transaction
-
-
-def replay(transactions: Iterable[Transaction]) -> dict[int, Row]:
-    """Return the rows after these transactions, in any order and with duplicates: the oracle for readers."""
-    rows: dict[int, Row] = {}
-    changes = {change.lsn: change for t in transactions for change in t.changes}
-    for lsn in sorted(changes):
-        change = changes[lsn]
-        old = rows.pop(change.before[KEY], {}) if change.before is not None else {}
-        if change.after is not None:
-            unchanged = {c: old.get(c) for c in change.absent}
-            rows[change.after[KEY]] = {**change.after, **unchanged}
-    return rows

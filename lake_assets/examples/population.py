@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from lake_assets.examples import complete_file, shipped_pipeline
 from lake_assets.lake import LakeBase
 
-PIPELINE = Path(str(files("lake_assets.examples"))) / "defs" / "population" / "defs.yaml"
+PIPELINE = shipped_pipeline("population")
 NAME_CITY, POPULATION = "agg.user_name_city_tbl", "agg.city_population_tbl"
 
 
@@ -108,9 +108,8 @@ def feed(home: Path, step: Step) -> int:
         if target.exists():
             continue
         new_files += 1
-        temporary = folder / f".{target.name}"
-        temporary.write_text("".join(f"{json.dumps(r)}\n" for r in records), encoding="utf-8")
-        temporary.rename(target)  # atomic
+        with complete_file(target) as file:
+            file.write_text("".join(f"{json.dumps(r)}\n" for r in records), encoding="utf-8")
     return new_files
 
 

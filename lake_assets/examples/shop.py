@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
+from lake_assets.examples import complete_file, shipped_pipeline
 from lake_assets.lake import LakeBase, TableId, quote
 
-DATA = Path(str(files("lake_assets.examples"))) / "data" / "shop"
-PIPELINE = Path(str(files("lake_assets.examples"))) / "defs" / "shop" / "defs.yaml"
+DATA = Path(__file__).parent / "data" / "shop"
+PIPELINE = shipped_pipeline("shop")
 # The rename declared in the pipeline; earlier checkpoints still have the old name.
 RENAMED: Mapping[tuple[str, str], str] = {("users", "email"): "email_address"}
 EVENTS_PER_FILE = 500
@@ -86,9 +86,8 @@ def feed(landing: Path, upto: Checkpoint) -> int:
                 target = landing / f"{checkpoint.name}-{n:03}.jsonl"
                 if not target.exists():
                     new_files += 1
-                    temporary = landing / f".{target.name}"
-                    temporary.write_bytes(b"".join(rows))
-                    temporary.rename(target)  # atomic
+                    with complete_file(target) as file:
+                        file.write_bytes(b"".join(rows))
     return new_files
 
 

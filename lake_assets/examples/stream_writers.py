@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import json
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from lake_assets.errors import ConfigError
-from lake_assets.examples.debezium_writer import Encoder, debezium
+from lake_assets.examples.debezium_writer import EPOCH, Encoder, debezium, dumps
 from lake_assets.examples.event_generator import KEY, Change, Transaction, Workload
 from lake_assets.formats.event_model import UPDATE
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
 
 # --- wal2json ---------------------------------------------------------------------------------------------------------
 
@@ -55,7 +48,7 @@ def _bare(value: Any) -> str:
     text = postgres_text(value)
     if text is None:
         return "null"
-    return text if isinstance(value, bool | int | float | Decimal) else _dumps(text)
+    return text if isinstance(value, bool | int | float | Decimal) else dumps(text)
 
 
 def _lsn(number: int) -> str:
@@ -74,10 +67,10 @@ def _wal2json_v1(transaction: Transaction, workload: Workload) -> Iterator[str]:
     changes: list[str] = []
     for change in transaction.changes:
         sent = _sent(change)
-        names, types = _dumps(list(sent)), _dumps([change.columns[n] for n in sent])
-        key_type = _dumps([change.columns[KEY]])
+        names, types = dumps(list(sent)), dumps([change.columns[n] for n in sent])
+        key_type = dumps([change.columns[KEY]])
         parts = [
-            f'"kind":"{change.op}","schema":{_dumps(workload.table[0])},"table":{_dumps(workload.table[1])}',
+            f'"kind":"{change.op}","schema":{dumps(workload.table[0])},"table":{dumps(workload.table[1])}',
             f'"pk":{{"pknames":["{KEY}"],"pktypes":{key_type}}}',
         ]
         if change.after is not None:
@@ -99,14 +92,14 @@ def _wal2json_v2(transaction: Transaction, workload: Workload) -> Iterator[str]:
     around = f'{head},"lsn":"{_lsn(transaction.commit)}","nextlsn":"{_lsn(transaction.commit + 48)}"'
     yield f'{{"action":"B",{around}}}'
     for change in transaction.changes:
-        key_type = _dumps(change.columns[KEY])
+        key_type = dumps(change.columns[KEY])
         parts = [
             f'"action":"{change.op[0].upper()}",{head},"lsn":"{_lsn(change.lsn)}"',
-            f'"schema":{_dumps(workload.table[0])},"table":{_dumps(workload.table[1])}',
+            f'"schema":{dumps(workload.table[0])},"table":{dumps(workload.table[1])}',
         ]
         if change.after is not None:
             listed = ",".join(
-                f'{{"name":{_dumps(n)},"type":{_dumps(change.columns[n])},"value":{_bare(v)}}}'
+                f'{{"name":{dumps(n)},"type":{dumps(change.columns[n])},"value":{_bare(v)}}}'
                 for n, v in _sent(change).items()
             )
             parts.append(f'"columns":[{listed}]')
@@ -134,7 +127,7 @@ def _simplified(typed: bool) -> Encoder:
             event["columnValues"] = [postgres_text(v) for v in sent.values()] if after else None
             event["oldKeyNames"] = [KEY] if old is not None else None
             event["oldKeyValues"] = [str(old[KEY])] if old is not None else None
-            yield _dumps(event)
+            yield dumps(event)
 
     return encode
 
@@ -142,7 +135,7 @@ def _simplified(typed: bool) -> Encoder:
 def flagged_rows(transaction: Transaction) -> Iterator[dict[str, Any]]:
     """Yield rows of a change set: FLAG, the columns, CDC_TIMESTAMP (unique per change)."""
     for change in transaction.changes:
-        at = _EPOCH + dt.timedelta(days=20_000, microseconds=change.lsn)
+        at = EPOCH + dt.timedelta(days=20_000, microseconds=change.lsn)
         if change.before is not None and (change.after is None or change.after[KEY] != change.before[KEY]):
             yield {"FLAG": "D", **{n: change.before.get(n) for n in change.columns}, "CDC_TIMESTAMP": at}
         if change.after is not None:
@@ -164,7 +157,7 @@ def feed_rows(transaction: Transaction) -> Iterator[dict[str, Any]]:
 def _json_rows(rows: Callable[[Transaction], Iterator[dict[str, Any]]]) -> Encoder:
     def encode(transaction: Transaction, workload: Workload) -> Iterator[str]:
         for row in rows(transaction):
-            yield "{" + ",".join(f"{_dumps(n)}:{_json_value(v)}" for n, v in row.items()) + "}"
+            yield "{" + ",".join(f"{dumps(n)}:{_json_value(v)}" for n, v in row.items()) + "}"
 
     return encode
 
@@ -172,13 +165,13 @@ def _json_rows(rows: Callable[[Transaction], Iterator[dict[str, Any]]]) -> Encod
 def _json_value(value: Any) -> str:
     match value:
         case bool() | int() | float() | None | list() | str():
-            return _dumps(value)
+            return dumps(value)
         case Decimal():
             return format(value, "f")
         case bytes():
-            return _dumps(base64.b64encode(value).decode())
+            return dumps(base64.b64encode(value).decode())
         case _:
-            return _dumps(value.isoformat())
+            return dumps(value.isoformat())
 
 
 ENCODERS: Mapping[str, Encoder] = {

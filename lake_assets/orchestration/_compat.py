@@ -15,79 +15,44 @@ from dagster import (
 )
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import (
-    DagsterEvent,
-    DagsterEventType,
-    EngineEventData,
-    JobFailureData,
-    RunFailureReason,
-    StepMaterializationData,
-)
-from dagster._core.execution.api import ExecuteRunWithPlanIterable
+from dagster._core.errors import DagsterExecutionInterruptedError as DagsterExecutionInterruptedError
+from dagster._core.events import DagsterEvent as DagsterEvent
+from dagster._core.events import DagsterEventType, StepMaterializationData
+from dagster._core.events import EngineEventData as EngineEventData
+from dagster._core.events import JobFailureData as JobFailureData
+from dagster._core.events import RunFailureReason as RunFailureReason
+from dagster._core.execution.api import ExecuteRunWithPlanIterable as ExecuteRunWithPlanIterable
 from dagster._core.execution.backfill import BulkActionStatus
-from dagster._core.execution.compute_logs import create_compute_log_file_key
-from dagster._core.execution.context.system import (
-    PlanExecutionContext,
-    PlanOrchestrationContext,
-    StepExecutionContext,
-)
-from dagster._core.execution.context_creation_job import PlanExecutionContextManager
+from dagster._core.execution.compute_logs import create_compute_log_file_key as create_compute_log_file_key
+from dagster._core.execution.context.system import PlanExecutionContext as PlanExecutionContext
+from dagster._core.execution.context.system import PlanOrchestrationContext as PlanOrchestrationContext
+from dagster._core.execution.context.system import StepExecutionContext as StepExecutionContext
+from dagster._core.execution.context_creation_job import PlanExecutionContextManager as PlanExecutionContextManager
 from dagster._core.execution.plan import execute_plan
-from dagster._core.execution.plan.active import ActiveExecution
-from dagster._core.execution.plan.execute_plan import dagster_event_sequence_for_step
-from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
-from dagster._core.execution.plan.plan import ExecutionPlan
-from dagster._core.execution.retries import RetryMode, get_retries_config
-from dagster._core.execution.step_dependency_config import StepDependencyConfig, get_step_dependency_config_field
-from dagster._core.executor.base import Executor
-from dagster._core.instance.config import PoolGranularity
+from dagster._core.execution.plan.active import ActiveExecution as ActiveExecution
+from dagster._core.execution.plan.execute_plan import dagster_event_sequence_for_step as dagster_event_sequence_for_step
+from dagster._core.execution.plan.instance_concurrency_context import (
+    InstanceConcurrencyContext as InstanceConcurrencyContext,
+)
+from dagster._core.execution.plan.plan import ExecutionPlan as ExecutionPlan
+from dagster._core.execution.retries import RetryMode as RetryMode
+from dagster._core.execution.retries import get_retries_config as get_retries_config
+from dagster._core.execution.step_dependency_config import StepDependencyConfig as StepDependencyConfig
+from dagster._core.execution.step_dependency_config import (
+    get_step_dependency_config_field as get_step_dependency_config_field,
+)
+from dagster._core.executor.base import Executor as Executor
+from dagster._core.instance.config import PoolGranularity as PoolGranularity
 from dagster._core.instance.utils import RUNLESS_JOB_NAME, RUNLESS_RUN_ID
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
-from dagster._core.storage.tags import BACKFILL_ID_TAG, GRPC_INFO_TAG, PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG
-from dagster._utils.error import serializable_error_info_from_exc_info
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME as INDEX_SHARD_NAME
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage as SqliteEventLogStorage
+from dagster._core.storage.tags import BACKFILL_ID_TAG as BACKFILL_ID_TAG
+from dagster._core.storage.tags import GRPC_INFO_TAG as GRPC_INFO_TAG
+from dagster._core.storage.tags import PARENT_BACKFILL_ID_TAG as PARENT_BACKFILL_ID_TAG
+from dagster._core.storage.tags import ROOT_BACKFILL_ID_TAG as ROOT_BACKFILL_ID_TAG
+from dagster._utils.error import serializable_error_info_from_exc_info as serializable_error_info_from_exc_info
 
 from lake_assets.orchestration.asset_names import REBUILD_TAG
-
-__all__ = [
-    "BACKFILL_ID_TAG",
-    "GRPC_INFO_TAG",
-    "INDEX_SHARD_NAME",
-    "PARENT_BACKFILL_ID_TAG",
-    "ROOT_BACKFILL_ID_TAG",
-    "ActiveExecution",
-    "DagsterEvent",
-    "DagsterExecutionInterruptedError",
-    "EngineEventData",
-    "ExecuteRunWithPlanIterable",
-    "ExecutionPlan",
-    "Executor",
-    "InstanceConcurrencyContext",
-    "JobFailureData",
-    "PlanExecutionContext",
-    "PlanExecutionContextManager",
-    "PlanOrchestrationContext",
-    "PoolGranularity",
-    "RetryMode",
-    "RunFailureReason",
-    "SqliteEventLogStorage",
-    "StepDependencyConfig",
-    "StepExecutionContext",
-    "create_compute_log_file_key",
-    "dagster_event_sequence_for_step",
-    "get_retries_config",
-    "get_step_dependency_config_field",
-    "leave_pool",
-    "log_handler",
-    "partitions_of_backfill",
-    "record",
-    "recorded",
-    "report_again",
-    "serializable_error_info_from_exc_info",
-    "set_event_loop",
-    "trigger_hook",
-    "was_cancelled",
-]
 
 trigger_hook = execute_plan._trigger_hook  # pyright: ignore[reportPrivateUsage]
 

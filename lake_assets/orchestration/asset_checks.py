@@ -10,15 +10,11 @@ from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_names import asset_key, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
-from lake_assets.pipeline import (
-    EqualsQuery,
-    Finding,
-    ModelSpec,
-    Pipeline,
-    Severity,
-)
+from lake_assets.pipeline import ModelSpec, Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import Verification, verify
+from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_kinds import EqualsQuery, Severity
 
 _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
     "error": dg.AssetCheckSeverity.ERROR,
@@ -43,38 +39,29 @@ def check_specs(spec: Spec) -> list[dg.AssetCheckSpec]:
 def check_results(spec: Spec, findings: Iterable[Finding]) -> list[dg.AssetCheckResult]:
     """Convert the findings about a table to check results."""
     return [
-        dg.AssetCheckResult(
-            asset_key=asset_key(spec.table),
-            check_name=finding.audit,
-            passed=finding.passed,
-            severity=_SEVERITIES["error" if finding.blocking else "warn"],
-            metadata=_metadata(finding),
-            description=None if finding.passed else str(finding),
-        )
+        dg.AssetCheckResult(asset_key=asset_key(spec.table), check_name=finding.audit, **_verdict(finding))
         for finding in findings
     ]
 
 
 def evaluation(spec: Spec, finding: Finding) -> dg.AssetCheckEvaluation:
     """Convert a finding about a table that is not an asset of the current step."""
-    return dg.AssetCheckEvaluation(
-        asset_key(spec.table),
-        finding.audit,
-        finding.passed,
-        metadata=_metadata(finding),
-        severity=_SEVERITIES["error" if finding.blocking else "warn"],
-        description=None if finding.passed else str(finding),
-        blocking=finding.blocking,
-    )
+    verdict = _verdict(finding)
+    return dg.AssetCheckEvaluation(asset_key(spec.table), finding.audit, blocking=finding.blocking, **verdict)
 
 
-def _metadata(finding: Finding) -> dict[str, Any]:
+def _verdict(finding: Finding) -> dict[str, Any]:
     metadata: dict[str, Any] = {"failing_rows": finding.failing, "checked": finding.checked}
     if finding.error:
         metadata["error"] = finding.error
     if finding.rows:
         metadata["rows"] = _table(finding.rows)
-    return metadata
+    return {
+        "passed": finding.passed,
+        "metadata": metadata,
+        "severity": _SEVERITIES["error" if finding.blocking else "warn"],
+        "description": None if finding.passed else str(finding),
+    }
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:

@@ -11,9 +11,11 @@ from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
-from lake_assets.pipeline import INEXACT, Absorbed, Outcome
+from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.pipeline.column_sources import column_sources
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
+from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),
@@ -116,6 +118,16 @@ def column_schema(table: Table) -> dg.TableSchema:
             )
             for field in table.schema().fields
         ]
+    )
+
+
+def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:
+    """Return the source columns of each column of a final table or model; None if unknown."""
+    sources = column_sources(lake, spec)
+    if sources is None:
+        return None
+    return dg.TableColumnLineage(
+        {c: [dg.TableColumnDep(asset_key(table), column) for table, column in deps] for c, deps in sources.items()}
     )
 
 

@@ -46,8 +46,3 @@ def pool(table: TableId) -> str:
 def new_tables_key(pipeline: Pipeline) -> dg.AssetKey:
     """Return the key of the asset that stands for tables without an asset in this code location."""
     return dg.AssetKey([pipeline.name, "new_tables"])
-
-
-def has_patterns(pipeline: Pipeline) -> bool:
-    """Whether the pipeline's tables depend on the contents of its streams."""
-    return pipeline.has_patterns

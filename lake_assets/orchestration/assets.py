@@ -9,6 +9,7 @@ import dagster as dg
 
 from lake_assets.errors import AuditFailedError, LakeError
 from lake_assets.facade import Lake
+from lake_assets.jobs.job_spec import with_context
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.orchestration import asset_metadata, dagster_partitions, freshness
 from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
@@ -16,17 +17,15 @@ from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
     REBUILD_TAG,
     asset_key,
-    has_patterns,
     new_tables_key,
     op_name,
     pool,
     valid_name,
 )
-from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.partition_backfill import redo_together
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
-from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
+from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.redo import redo, redo_partitions
 from lake_assets.pipeline.step_retries import absorb
@@ -42,9 +41,6 @@ def table_asset(
     The same step reports its audits as checks. Executed by themselves, they check the published table.
 
     Args:
-        pipeline: the pipeline of the table.
-        spec: the table.
-        config: the lake's configuration.
         upstream: the tables whose steps run before this one.
         declared: all tables of the pipeline by name.
     """
@@ -151,7 +147,6 @@ def run_pins(run: dg.DagsterRun, declared: Mapping[TableId, Spec]) -> SnapshotPi
     """Return the snapshots that the models of a run have read so far, shared by its steps in this process.
 
     Args:
-        run: the run.
         declared: the tables of the pipeline by name.
     """
     with _pins_lock:
@@ -245,7 +240,7 @@ def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfi
     """Build all assets of a pipeline."""
     upstream, declared = after(specs), {s.table: s for s in specs}
     assets = [table_asset(pipeline, spec, config, upstream[spec.table], declared) for spec in specs]
-    return [*assets, new_tables_asset(pipeline, specs, config)] if has_patterns(pipeline) else assets
+    return [*assets, new_tables_asset(pipeline, specs, config)] if pipeline.has_patterns else assets
 
 
 def result(
@@ -254,14 +249,11 @@ def result(
     """Return Dagster's result of a step: its metadata, and the table's current snapshot as data version.
 
     Args:
-        lake: the lake of the table.
-        spec: the table.
-        outcome: the step's outcome.
         extra: more metadata.
         is_partitioned: whether the run has a partition key: then figures of the whole step are prefixed.
     """
     table_metadata = asset_metadata.of_table(lake, spec.table)
-    if lineage := column_lineage(lake, spec):
+    if lineage := asset_metadata.column_lineage(lake, spec):
         table_metadata["dagster/column_lineage"] = lineage
     # The snapshot is the data version: a step without changes does not make downstream assets stale.
     version = dg.DataVersion(table_metadata["snapshot"]) if "snapshot" in table_metadata else None

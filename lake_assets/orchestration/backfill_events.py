@@ -16,7 +16,7 @@ from lake_assets.backfill.comparison import TableComparison, compare
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.orchestration.asset_names import asset_key
-from lake_assets.pipeline import Partitions
+from lake_assets.tables.partitioning.table_partitions import Partitions
 
 # The tag of the run that does the work of a backfill, with its id.
 BACKFILL_TAG = "lake_assets/backfill"
@@ -28,8 +28,6 @@ def comparisons(
     """Compare each table of a backfill before and after.
 
     Args:
-        lake: the lake.
-        record: the backfill.
         partitions: by table, its declared partitions.
     """
     for comparison in compare(lake, record, partitions):

@@ -10,7 +10,9 @@ from pydantic import BaseModel
 from lake_assets.orchestration.build import build_definitions
 from lake_assets.orchestration.component import filled, path_of
 from lake_assets.orchestration.scaffold import JobScaffolder
-from lake_assets.pipeline import CapturedJobConfig, Pipeline, pipeline_of_job
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.config.job_settings import CapturedJobConfig
+from lake_assets.pipeline.config.pipeline_config import pipeline_of_job
 
 if TYPE_CHECKING:
     from dagster import ComponentLoadContext, ResolutionContext

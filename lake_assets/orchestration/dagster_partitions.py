@@ -21,8 +21,11 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.runs.run_retries import shortened
-from lake_assets.pipeline import OTHER, Outcome, PartitionChange, Partitions, counted, key_of_text, partition_changes
+from lake_assets.pipeline import Outcome
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.tables.partitioning.partition_changes import PartitionChange, counted, partition_changes
+from lake_assets.tables.partitioning.partition_keys import OTHER, key_of_text
+from lake_assets.tables.partitioning.table_partitions import Partitions
 
 # One object for all assets: Dagster combines assets of a backfill in one run only if they share it.
 BACKFILL = dg.BackfillPolicy.single_run()
@@ -187,10 +190,6 @@ def mark(
     """Mark the partitions that changed since the last mark, each with its own metadata.
 
     Args:
-        context: the step's context.
-        lake: the lake.
-        spec: the table.
-        outcome: the step's outcome.
         selected: the partitions selected for the run. Dagster marks them when the step is done; this adds metadata.
         redone_since: the snapshot before the selected partitions were redone, if an earlier step may have marked that.
 

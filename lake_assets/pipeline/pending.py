@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lake_assets.lake import LakeBase
+from pyiceberg.table import Table
+
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
@@ -14,7 +16,7 @@ from lake_assets.tables.batch_limits import seconds_left
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingWindow:
     """Pending changes of one source of a table, from metadata alone.
 
     Attributes:
@@ -34,29 +36,28 @@ class Pending:
     paths: tuple[Path, ...] = field(default=(), repr=False, compare=False)
 
 
-def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
+def pending_of(lake: LakeBase, spec: Spec) -> list[PendingWindow]:
     """Return the pending changes of one table."""
     name = str(spec.table)
     step = step_of(spec)
     if files := step.new_files(lake):
-        return [Pending(name, str(spec.landing), files=len(files), paths=tuple(files))]
+        return [PendingWindow(name, str(spec.landing), files=len(files), paths=tuple(files))]
     if not spec.sources:
         return []
-    table = lake.find(spec.table)
-    loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
-    windows = step.windows(lake, table, loaded)
-    return [Pending(name, str(w.source), w.start, w.head.snapshot) for w in windows if step.is_due(w)]
+    windows = step.windows(lake, lake.find(spec.table), _sources(lake, spec))
+    return [PendingWindow(name, str(w.source), w.start, w.head.snapshot) for w in windows if step.is_due(w)]
 
 
-def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: SnapshotPins) -> list[Pending]:
+def _sources(lake: LakeBase, spec: Spec) -> dict[TableId, Table]:
+    return {s: table for s in spec.sources if (table := lake.find(s)) is not None}
+
+
+def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[PendingWindow], pins: SnapshotPins) -> list[PendingWindow]:
     """Return the part of a table's pending windows that one step absorbs; reads metadata only.
 
     One step lands all new files, in several commits.
 
     Args:
-        lake: the lake.
-        spec: the table.
-        pending: its windows.
         pins: snapshots that earlier models of the run have fixed.
 
     Raises:
@@ -64,12 +65,11 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
     """
     if spec.landing:
         return list(pending)
-    table = lake.find(spec.table)
-    loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
-    if len(loaded) < len(spec.sources):
+    sources = _sources(lake, spec)
+    if len(sources) < len(spec.sources):
         return list(pending)
     step = step_of(spec)
-    windows = step.batch(lake, table, loaded, pins)
+    windows = step.batch(lake, lake.find(spec.table), sources, pins)
     by_source = {str(w.source): w for w in windows if not w.is_absorbed}
     return [
         replace(p, end=w.head.snapshot, left=w.left)
@@ -78,7 +78,7 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
     ]
 
 
-def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:
+def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[PendingWindow], now: float | None = None) -> float:
     """Return how many seconds a table may still wait for more changes; 0 if due. Files wait before they are listed."""
     windows = [(p, p.end) for p in pending if p.end is not None] if spec.batch.wait else []
     return min((seconds_left(lake.table(p.source), p.start, end, spec.batch, now) for p, end in windows), default=0.0)

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.errors import AuditFailedError, ModelError, PipelineError
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import Landed, land_records
 from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.ingest.raw_tables import offsets
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.pipeline.config.declared_tables import Declarations, DeclaredTables
-from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
+from lake_assets.pipeline.config.declared_tables import DeclaredTables
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig
 from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
 from lake_assets.pipeline.config.setting_lines import SettingLines
 from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_sql
 from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
-from lake_assets.pipeline.pending import Pending, pending_of
+from lake_assets.pipeline.pending import PendingWindow, pending_of
 from lake_assets.pipeline.redo import redo
 from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
 from lake_assets.pipeline.table_graph import Spec
@@ -32,7 +33,11 @@ from lake_assets.tables.outcome import Outcome
 
 
 class Pipeline:
-    """A declared pipeline; see `PipelineConfig` for its settings."""
+    """A declared pipeline; see `PipelineConfig` for its settings.
+
+    Attributes:
+        declared: its tables, with the mistakes in their declarations.
+    """
 
     def __init__(
         self,
@@ -45,7 +50,6 @@ class Pipeline:
     ) -> None:
         """
         Args:
-            config: the configuration.
             path: its YAML file: SQL and Python files are relative to it (default: to the working directory), and
                 mistakes are reported with its lines.
             models: Python models in addition to those in files.
@@ -68,7 +72,7 @@ class Pipeline:
             mistakes += str(e).splitlines()
             declared, left_out = tuple(models), None
         templates, refused = _templates(config, texts, mistakes)
-        self._declared = DeclaredTables(
+        self.declared = DeclaredTables(
             config,
             texts,
             (*templates, *declared),
@@ -91,7 +95,7 @@ class Pipeline:
     @property
     def has_patterns(self) -> bool:
         """Whether the tables depend on the contents of the streams."""
-        return self._declared.has_patterns
+        return self.declared.has_patterns
 
     @classmethod
     def load(cls, path: str | Path) -> Pipeline:
@@ -113,29 +117,17 @@ class Pipeline:
         Raises:
             PipelineError: the file is missing, not YAML, or not a pipeline.
         """
-        found = read_settings(Path(path))
-        mistakes = list(found.mistakes)
-        if found.config is None:
-            return None, [*mistakes, *found.sql_mistakes]
-        return cls(found.config, Path(path), left_out=found.left_out, mistakes=mistakes), mistakes
+        settings = read_settings(Path(path))
+        mistakes = list(settings.mistakes)
+        if settings.config is None:
+            return None, [*mistakes, *settings.sql_mistakes]
+        return cls(settings.config, Path(path), left_out=settings.left_out, mistakes=mistakes), mistakes
 
     # --- tables -------------------------------------------------------------------------------------------------
 
     def specs(self, lake: LakeBase, *, alone: bool = True, contents: StreamContents | None = None) -> list[Spec]:
         """Return all tables, upstream first; see `DeclaredTables.specs`."""
-        return self._declared.specs(lake, alone=alone, contents=contents)
-
-    def read(self, lake: LakeBase, *, alone: bool = True) -> Declarations:
-        """Return all tables, and all mistakes in their declarations instead of raising them; see `specs`."""
-        return self._declared.read(lake, alone=alone)
-
-    def at(self, *place: int | str) -> str:
-        """Return `FILE, line N: ` of a setting; empty if the pipeline was not read from a file."""
-        return self._declared.at(*place)
-
-    def may_declare(self, table: TableId) -> bool:
-        """Whether the pipeline may have a table that is not among its specs; see `DeclaredTables`."""
-        return self._declared.may_declare(table)
+        return self.declared.specs(lake, alone=alone, contents=contents)
 
     # --- records ------------------------------------------------------------------------------------------------
 
@@ -145,8 +137,6 @@ class Pipeline:
         Each commit stores the offset of its last record; the next call passes it to `read`.
 
         Args:
-            lake: the lake.
-            stream: name of a declared stream.
             read: called with the last committed offset (None at first); yields `(offset, record)`, the record as text,
                 bytes or a mapping, the offset as any JSON value.
             name: name of the source, if a stream has several (partitions of a topic).
@@ -155,18 +145,18 @@ class Pipeline:
             PipelineError: no such stream.
             RejectedLimitError, ConcurrentWriteError: see `land_records`.
         """
-        return land_records(lake, self._declared.raw(lake, self._stream(stream)), read, name)
+        return land_records(lake, self._raw(lake, stream), read, name)
 
     def offset(self, lake: LakeBase, stream: str, name: str = "python") -> Any:
         """Return the last committed offset of a Python source; None before the first commit."""
-        return offsets(lake, self._declared.raw(lake, self._stream(stream)).table).get(name)
+        return offsets(lake, self._raw(lake, stream).table).get(name)
 
-    def _stream(self, name: str) -> Stream:
+    def _raw(self, lake: LakeBase, name: str) -> RawSpec:
         stream = next((s for s in self.config.streams if s.name == name), None)
         if stream is None:
             existing = ", ".join(s.name for s in self.config.streams) or "none"
             raise PipelineError(f"pipeline {self.name!r} has no stream {name!r}; it has {existing}")
-        return stream
+        return self.declared.raw(lake, stream)
 
     def replay(self, lake: LakeBase, select: Collection[str] | None = None) -> list[Outcome]:
         """Read rejected records again, after a correction of the declaration or of this package.
@@ -174,7 +164,6 @@ class Pipeline:
         Records that can be read now are inserted at their position in the stream.
 
         Args:
-            lake: the lake.
             select: names of raw and staging tables; default: all.
         """
         outcomes: list[Outcome] = []
@@ -193,7 +182,6 @@ class Pipeline:
         Downstream tables follow with the next run.
 
         Args:
-            lake: the lake.
             table: a staging, final or model table of this pipeline.
 
         Raises:
@@ -210,16 +198,13 @@ class Pipeline:
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
 
-    def pending(self, lake: LakeBase, specs: Sequence[Spec] | None = None) -> list[Pending]:
+    def pending(self, lake: LakeBase) -> list[PendingWindow]:
         """Return the pending changes of each table. Reads metadata only.
 
         Raises:
             HistoryError: a source was replaced by another table.
         """
-        pending: list[Pending] = []
-        for spec in self.specs(lake) if specs is None else specs:
-            pending += pending_of(lake, spec)
-        return pending
+        return [window for spec in self.specs(lake) for window in pending_of(lake, spec)]
 
     def run(
         self,
@@ -236,12 +221,6 @@ class Pipeline:
 
         With limited batches, the tables are processed repeatedly until all changes pending at the start are absorbed;
         a table with nothing more to do is reported once.
-
-        Args:
-            lake: the lake.
-            select: names of tables; default: all.
-            on_outcome: called after each table with its outcome.
-            on_start: called before each table with its name.
         """
         report = on_outcome or (lambda outcome: None)
         leftovers.sweep(lake)

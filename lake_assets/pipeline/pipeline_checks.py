@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
@@ -28,16 +28,13 @@ from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Relationship
+from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Audit, Relationship
 from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.schema_changes import is_former
 
-# Returns `FILE, line N: ` of a setting of a table.
-At = Callable[[TableId, str], str]
-
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """Result of checking a pipeline.
 
     Attributes:
@@ -49,86 +46,237 @@ class Checked:
     open: tuple[str, ...] = ()
 
 
-def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
-    """See `check`."""
-    return list(check(pipeline, lake).mistakes)
-
-
-def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
+def check(pipeline: Pipeline, lake: LakeBase) -> CheckResult:
     """Find every mistake of a pipeline's models, jobs and audits that metadata shows.
 
     These are missing and ambiguous columns, missing tables, and keys that are not columns; for models with file and
     line, if the pipeline was read from a file. Columns of tables that no run has created yet cannot be checked, except
     for models, whose queries define them.
     """
-    declared = pipeline.read(lake)
-    specs = declared.specs
-    problems = [line for mistake in declared.mistakes for line in str(mistake).splitlines()]
-
-    def at(table: TableId, setting: str) -> str:
-        """Return `FILE, line N: ` of a setting of a table."""
-        return pipeline.at(*declared.places[table], setting)
-
-    problems += _of_sources(specs, lake, at)
-    models = _of_models(specs, lake)
-    problems += models.problems
-    problems += _of_jobs(specs, lake, models.outputs, pipeline.may_declare)
-    problems += _of_finals(specs, lake, at)
-    problems += _of_partitions(specs, lake, models.types, at)
-    problems += _of_audits(specs, lake, models.outputs, pipeline.may_declare, at)
+    checks = _Checks(pipeline, lake)
+    problems = [line for mistake in checks.mistakes for line in str(mistake).splitlines()]
+    problems += checks.of_sources()
+    problems += checks.of_models()
+    problems += checks.of_jobs()
+    problems += checks.of_finals()
+    problems += checks.of_partitions()
+    problems += checks.of_audits()
     # Each model of a circle has the same one.
-    unknown = (*models.unknown, *_unknown_tables(specs, lake, models.outputs))
-    return Checked(tuple(dict.fromkeys(problems)), unknown)
+    return CheckResult(tuple(dict.fromkeys(problems)), (*checks.unknown_sources, *checks.unknown_tables()))
 
 
-@dataclass(frozen=True)
-class _Models:
-    """What the SQL of a pipeline's models says.
+class _Checks:
+    """The checks of a pipeline over a lake; `of_models` comes first, since it finds the columns of the models.
 
     Attributes:
-        outputs: by model, its columns; all of them with one type.
-        types: by model, the types of its columns; empty if unknown.
-        problems: mistakes in the SQL.
-        unknown: models that cannot be checked yet, with reasons.
+        outputs: by model, the types of its columns, each empty if unknown.
+        unknown_sources: models that cannot be checked yet, with reasons.
     """
 
-    outputs: dict[TableId, dict[str, str]] = field(default_factory=dict[TableId, dict[str, str]])
-    types: dict[TableId, dict[str, str]] = field(default_factory=dict[TableId, dict[str, str]])
-    problems: list[str] = field(default_factory=list[str])
-    unknown: list[str] = field(default_factory=list[str])
+    def __init__(self, pipeline: Pipeline, lake: LakeBase) -> None:
+        declared = pipeline.declared.read(lake)
+        self.lake, self.specs, self.mistakes = lake, declared.specs, declared.mistakes
+        self._declared, self._places = pipeline.declared, declared.places
+        self._types = {s.table: s.types for s in self.specs if isinstance(s, StagingSpec)}
+        self.outputs: dict[TableId, dict[str, str]] = {}
+        self.unknown_sources: list[str] = []
 
+    def _at(self, table: TableId, setting: str) -> str:
+        """Return `FILE, line N: ` of a setting of a table."""
+        return self._declared.at(*self._places[table], setting)
 
-def _of_models(specs: Sequence[Spec], lake: LakeBase) -> _Models:
-    found = _Models()
-    for spec in specs:
-        if not isinstance(spec, ModelSpec):
-            continue
-        if spec.refused:
-            found.problems.extend(spec.refused.splitlines())
-            continue
-        schemas: dict[TableId, dict[str, str]] = {}
-        for source in spec.sources:
-            table = lake.find(source)
-            if columns := found.outputs.get(source) or (_columns(table) if table else None):
-                schemas[source] = columns
-        if missing := [str(t) for t in spec.sources if t not in schemas]:
-            found.unknown.append(f"columns of {spec.table}: {_missing(missing)}")
-        try:
-            types = _output_types(spec, schemas)
-        except ModelError as e:
-            found.problems.extend(str(located(e, spec.origin)).splitlines())
-        else:
-            if types:
-                found.types[spec.table] = types
-                found.outputs[spec.table] = dict.fromkeys(types, "string")
-    return found
+    def _existing(self, table: TableId) -> dict[str, str] | None:
+        """Return the columns of a table with their types; None if it does not exist."""
+        loaded = self.lake.find(table)
+        return _columns(loaded) if loaded else None
+
+    def of_sources(self) -> list[str]:
+        """Return names that belong to other source tables, and missing columns of tables that hold records."""
+        problems: list[str] = []
+        for spec in self.specs:
+            if isinstance(spec, StagingSpec):
+                table = self.lake.find(spec.table)
+                try:
+                    check_source(spec, table)
+                except TableClaimedError as e:
+                    problems.append(str(e))
+                problems += _missing_time(spec, table)
+            elif isinstance(spec, RawSpec) and spec.source:
+                columns = self._existing(spec.source)
+                if columns is not None and (missing := spec.missing_columns(columns)):
+                    problems.append(f"{self._at(spec.table, 'source')}{spec.table}: {missing}")
+        return problems
+
+    def of_models(self) -> list[str]:
+        """Return mistakes in the SQL of models."""
+        problems: list[str] = []
+        for spec in self.specs:
+            if not isinstance(spec, ModelSpec):
+                continue
+            if spec.refused:
+                problems += spec.refused.splitlines()
+                continue
+            known = {s: self._model_columns(s) or self._existing(s) for s in spec.sources}
+            schemas = {s: columns for s, columns in known.items() if columns}
+            if missing := [str(t) for t in spec.sources if t not in schemas]:
+                self.unknown_sources.append(f"columns of {spec.table}: {_missing(missing)}")
+            try:
+                if types := _output_types(spec, schemas):
+                    self.outputs[spec.table] = types
+            except ModelError as e:
+                problems += str(located(e, spec.origin)).splitlines()
+        return problems
+
+    def _model_columns(self, table: TableId) -> dict[str, str]:
+        """Return the columns of a model, all with one type; none if they are unknown."""
+        return dict.fromkeys(self.outputs.get(table, ()), "string")
+
+    def unknown_tables(self) -> list[str]:
+        """Return settings that name columns of tables that no run has created."""
+        settings: list[str] = []
+        for spec in self.specs:
+            if spec.table in self.outputs or self.lake.exists(spec.table):
+                continue
+            if isinstance(spec, FinalSpec) and self.lake.exists(spec.staging):
+                continue
+            if named := spec.names_columns_in:
+                settings.append(f"{', '.join(named)} of {spec.table}: {_missing([str(spec.table)])}")
+        return settings
+
+    def of_jobs(self) -> list[str]:
+        """Return missing tables and columns in the `full` of jobs; the columns only if all of its tables are known."""
+        declared, problems = {s.table for s in self.specs}, list[str]()
+        for spec in self.specs:
+            if not isinstance(spec, JobSpec) or not spec.full:
+                continue
+            query, reads = read_full(spec.table, spec.full)
+            existing = {t: self._existing(t) for t in reads}
+            missing = [t for t in reads if existing[t] is None and t not in declared]
+            problems += self._missing_tables(spec, full_at(spec.table), missing)
+            known = {t: columns for t in reads if (columns := self._model_columns(t) or existing[t])}
+            if len(known) == len(reads):
+                problems += [f"{full_at(spec.table, line)}: {text}" for line, text in column_problems(query, known)]
+        return problems
+
+    def _missing_tables(self, spec: Spec, at: str, tables: Sequence[TableId]) -> list[str]:
+        """Return the tables that a setting reads, unless the pipeline may declare them."""
+        missing = [t for t in tables if not self._declared.may_declare(t)]
+        target = self.lake.find(spec.table) if missing else None
+        return [
+            f"{at} reads {t}, which {GONE if is_gone(target, t) else 'neither exists in the lake nor is declared'}"
+            for t in missing
+        ]
+
+    def of_finals(self) -> list[str]:
+        """Return columns in settings of final tables that neither staging nor the table has."""
+        problems: list[str] = []
+        for spec in self.specs:
+            staging = self.lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
+            if not isinstance(spec, FinalSpec) or staging is None:
+                continue
+            names = [*_names_of(spec, staging), *self._types.get(spec.staging, ())]
+            spec, staged = spec.spelled_as(names), set(names)
+            try:
+                table = {*(self._columns_of(spec) or ()), *staged}
+            except PipelineError:  # reported with the audits
+                continue
+            partitions = () if spec.partitions else spec.partition_by
+            for setting, columns, existing in (
+                ("key", spec.key, staged),
+                ("order_by", columns_of_order(spec.order_by), staged),
+                ("track", spec.track or (), table - OWN_COLUMNS["scd2"].keys()),
+                ("partition_by", [p.column for p in partitions], table),
+                ("sort_by", spec.sort_by, table),
+            ):
+                if missing := [c for c in columns if c not in existing]:
+                    suggestion, listed = nearest(missing[0], existing), ", ".join(sorted(existing))
+                    problems.append(
+                        f"{self._at(spec.table, setting)}{spec.table}: `{setting}` names {', '.join(missing)}"
+                        f"{suggestion}, and the columns are {listed}"
+                    )
+        return problems
+
+    def of_partitions(self) -> list[str]:
+        """Return `partitions` that do not match the columns of their tables, as far as these are known."""
+        problems: list[str] = []
+        for spec in self.specs:
+            if spec.partitions is None:
+                continue
+            try:
+                columns = self.outputs.get(spec.table) or self._future_types(spec)
+            except PipelineError:  # reported with the audits
+                continue
+            partitions = spec.partitions.spelled_as(columns) if columns else spec.partitions
+            by = partitions.by
+            try:
+                # A type that is not known yet is checked by the first step.
+                if columns and (by not in columns or columns[by]):
+                    partitions.check(spec.table, columns)
+            except PipelineError as e:
+                problems.append(f"{self._at(spec.table, 'partitions')}{e}")
+        return problems
+
+    def _future_types(self, spec: Spec) -> Mapping[str, str] | None:
+        """Return the types that a table's columns will have, each empty if unknown; None if the columns are unknown.
+
+        Raises:
+            PipelineError: the declared columns do not match staging's.
+        """
+        columns = self._columns_of(spec)
+        if not isinstance(spec, FinalSpec):
+            return {c: kind.lower() for c, kind in columns.items()} if columns else None
+        staged, types = self._existing(spec.staging), dict(self._types.get(spec.staging, {}))
+        if staged is not None:
+            types = {spec.rename.get(n, n): kind.lower() for n, kind in staged.items()} | types
+        if columns is None:
+            # Before the first event, only the declared types are known.
+            return types if not spec.columns and spec.partitions and spec.partitions.by in types else None
+        own = _own_columns(spec)
+        items = select(str(spec.table), spec.columns, [c for c in types if c not in TECHNICAL])
+        plain = {i.name: types[i.sources[0]] for i in items.values() if i.is_plain}
+        return {c: own.get(c) or plain.get(c, "") for c in columns}
+
+    def of_audits(self) -> list[str]:
+        """Return mistakes in audits: missing columns and missing other tables."""
+        columns: dict[TableId, Mapping[str, str] | None] = {}
+        problems: list[str] = []
+        for spec in self.specs:
+            try:
+                columns[spec.table] = self._model_columns(spec.table) or self._columns_of(spec)
+            except PipelineError as e:  # of `columns`
+                columns[spec.table] = None
+                problems.append(f"{self._at(spec.table, 'columns')}{e}")
+        others = {t for s in self.specs for a in s.audits for t in a.reads if t not in columns}
+        columns |= {t: self._existing(t) for t in others}
+        for spec in self.specs:
+            for audit in spec.audits:
+                at = f"{self._at(spec.table, 'audits')}{spec.table}: audit {audit.name}"
+                problems += self._missing_tables(
+                    spec, at, [t for t in audit.reads if t in others and columns[t] is None]
+                )
+                problems += _audit_problems(audit, at, columns[spec.table], columns)
+        return problems
+
+    def _columns_of(self, spec: Spec) -> Mapping[str, str] | None:
+        """Return the future columns of a final table, if staging is known; for other tables, their current columns.
+
+        None if unknown.
+
+        Raises:
+            PipelineError: the declared columns do not match staging's.
+        """
+        staging = self.lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
+        if not isinstance(spec, FinalSpec) or staging is None:
+            return self._existing(spec.table)
+        row = [ROW, COPY] if spec.by_row else []
+        names = select(str(spec.table), spec.columns, list(_names_of(spec, staging)))
+        return dict.fromkeys([*names, *row, *_own_columns(spec)], "string")
 
 
 def _output_types(spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]]) -> dict[str, str]:
     """Return the types of a model's columns, each empty if unknown; without any if the columns are unknown.
 
     Args:
-        spec: the model.
         schemas: the columns of its sources, as far as they are known.
 
     Raises:
@@ -145,31 +293,9 @@ def _output_types(spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]])
     return dict.fromkeys(outputs or (), "")
 
 
-def _of_sources(specs: Sequence[Spec], lake: LakeBase, at: At) -> list[str]:
-    """Return names that belong to other source tables, and missing columns of tables that hold records."""
-    problems: list[str] = []
-    for spec in specs:
-        if isinstance(spec, StagingSpec):
-            problems += [*_refusal(lake, spec), *_missing_time(lake, spec)]
-        elif isinstance(spec, RawSpec) and spec.source:
-            source = lake.find(spec.source)
-            if source is not None and (missing := spec.missing_columns(_columns(source))):
-                problems.append(f"{at(spec.table, 'source')}{spec.table}: {missing}")
-    return problems
-
-
-def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
-    try:
-        check_source(spec, lake.find(spec.table))
-    except TableClaimedError as e:
-        return [str(e)]
-    return []
-
-
-def _missing_time(lake: LakeBase, spec: StagingSpec) -> list[str]:
+def _missing_time(spec: StagingSpec, staging: Table | None) -> list[str]:
     """Return the mistake that no declared `time` of a change set is a column."""
-    staging = lake.find(spec.table) if spec.layout and spec.layout.time else None
-    if not staging or not spec.layout:
+    if not staging or not spec.layout or not spec.layout.time:
         return []
     columns = [f.name for f in staging.schema().fields if f.name not in TECHNICAL]
     times = [spec.rename.get(t, t) for t in spec.layout.time]
@@ -181,200 +307,36 @@ def _missing_time(lake: LakeBase, spec: StagingSpec) -> list[str]:
     ]
 
 
-def _unknown_tables(
-    specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]]
-) -> list[str]:
-    """Return settings that name columns of tables that no run has created."""
-    settings: list[str] = []
-    for spec in specs:
-        if spec.table in outputs_of or lake.exists(spec.table):
-            continue
-        if isinstance(spec, FinalSpec) and lake.exists(spec.staging):
-            continue
-        if named := spec.names_columns_in:
-            settings.append(f"{', '.join(named)} of {spec.table}: {_missing([str(spec.table)])}")
-    return settings
-
-
 def _missing(tables: Sequence[str]) -> str:
     return f"{', '.join(tables)} {'does' if len(tables) == 1 else 'do'} not exist before the first run"
 
 
-def _of_jobs(
-    specs: Sequence[Spec],
-    lake: LakeBase,
-    outputs_of: Mapping[TableId, Mapping[str, str]],
-    may_declare: Callable[[TableId], bool],
+def _audit_problems(
+    audit: Audit, at: str, own: Mapping[str, str] | None, columns: Mapping[TableId, Mapping[str, str] | None]
 ) -> list[str]:
-    """Return missing tables and columns in the `full` of jobs; the columns only if all of its tables are known."""
-    declared, problems = {s.table for s in specs}, list[str]()
-    for spec in specs:
-        if not isinstance(spec, JobSpec) or not spec.full:
-            continue
-        query, reads = read_full(spec.table, spec.full)
-        tables = {t: lake.find(t) for t in reads}
-        if missing := [t for t, table in tables.items() if not table and not may_declare(t) and t not in declared]:
-            problems += _missing_tables(lake, spec, full_at(spec.table), missing)
-        schemas = {t: outputs_of.get(t) or (_columns(table) if table else None) for t, table in tables.items()}
-        known = {t: columns for t, columns in schemas.items() if columns}
-        if len(known) == len(reads):
-            problems += [f"{full_at(spec.table, line)}: {text}" for line, text in column_problems(query, known)]
-    return problems
+    """Return missing columns of an audit.
 
-
-def _missing_tables(lake: LakeBase, spec: Spec, at: str, missing: Sequence[TableId]) -> list[str]:
-    target = lake.find(spec.table)
-    return [
-        f"{at} reads {t}, which {GONE if is_gone(target, t) else 'neither exists in the lake nor is declared'}"
-        for t in missing
-    ]
-
-
-def _of_finals(specs: Sequence[Spec], lake: LakeBase, at: At) -> list[str]:
-    """Return columns in settings of final tables that neither staging nor the table has."""
-    declared = {s.table: s.types for s in specs if isinstance(s, StagingSpec)}
-    problems: list[str] = []
-    for spec in specs:
-        staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
-        if not isinstance(spec, FinalSpec) or staging is None:
-            continue
-        names = [*_names_of(spec, staging), *declared.get(spec.staging, ())]
-        spec, staged = spec.spelled_as(names), set(names)
-        try:
-            table = {*(_columns_of(lake, spec) or ()), *staged}
-        except PipelineError:  # reported with the audits
-            continue
-        partitions = () if spec.partitions else spec.partition_by
-        for setting, columns, existing in (
-            ("key", spec.key, staged),
-            ("order_by", columns_of_order(spec.order_by), staged),
-            ("track", spec.track or (), table - OWN_COLUMNS["scd2"].keys()),
-            ("partition_by", [p.column for p in partitions], table),
-            ("sort_by", spec.sort_by, table),
-        ):
-            if missing := [c for c in columns if c not in existing]:
-                suggestion, listed = nearest(missing[0], existing), ", ".join(sorted(existing))
-                problems.append(
-                    f"{at(spec.table, setting)}{spec.table}: `{setting}` names {', '.join(missing)}{suggestion}, and "
-                    f"the columns are {listed}"
-                )
-    return problems
-
-
-def _of_partitions(
-    specs: Sequence[Spec], lake: LakeBase, types_of: Mapping[TableId, Mapping[str, str]], at: At
-) -> list[str]:
-    """Return `partitions` that do not match the columns of their tables, as far as these are known."""
-    declared = {s.table: s.types for s in specs if isinstance(s, StagingSpec)}
-    problems: list[str] = []
-    for spec in specs:
-        if spec.partitions is None:
-            continue
-        try:
-            columns = types_of.get(spec.table) or _future_types(lake, spec, declared)
-        except PipelineError:  # reported with the audits
-            continue
-        partitions = spec.partitions.spelled_as(columns) if columns else spec.partitions
-        by = partitions.by
-        try:
-            # A type that is not known yet is checked by the first step.
-            if columns and (by not in columns or columns[by]):
-                partitions.check(spec.table, columns)
-        except PipelineError as e:
-            problems.append(f"{at(spec.table, 'partitions')}{e}")
-    return problems
-
-
-def _future_types(
-    lake: LakeBase, spec: Spec, declared: Mapping[TableId, Mapping[str, str]]
-) -> Mapping[str, str] | None:
-    """Return the types that a table's columns will have, each empty if unknown; None if the columns are unknown.
-
-    Raises:
-        PipelineError: the declared columns do not match staging's.
+    Args:
+        at: its place and name.
+        own: the columns of its table; None if unknown.
+        columns: by table that the audits read, its columns.
     """
-    columns = _columns_of(lake, spec)
-    if not isinstance(spec, FinalSpec):
-        return {c: kind.lower() for c, kind in columns.items()} if columns else None
-    staging, types = lake.find(spec.staging), dict(declared.get(spec.staging, {}))
-    if staging is not None:
-        stored = {spec.rename.get(n, n): kind.lower() for n, kind in _columns(staging).items()}
-        types = {**stored, **types}
-    if columns is None:
-        # Before the first event, only the declared types are known.
-        return types if not spec.columns and spec.partitions and spec.partitions.by in types else None
-    own = OWN_COLUMNS.get("scd2" if spec.mode == "scd2" else spec.deletes, {})
-    items = select(str(spec.table), spec.columns, [c for c in types if c not in TECHNICAL])
-    plain = {i.name: types[i.sources[0]] for i in items.values() if i.is_plain}
-    return {c: own.get(c) or plain.get(c, "") for c in columns}
-
-
-def _of_audits(
-    specs: Sequence[Spec],
-    lake: LakeBase,
-    outputs_of: Mapping[TableId, Mapping[str, str]],
-    may_declare: Callable[[TableId], bool],
-    place: At,
-) -> list[str]:
-    """Return mistakes in audits: missing columns and missing other tables."""
-    columns_by_table: dict[TableId, Mapping[str, str] | None] = {}
     problems: list[str] = []
-    for spec in specs:
-        try:
-            columns_by_table[spec.table] = outputs_of.get(spec.table) or _columns_of(lake, spec)
-        except PipelineError as e:  # of `columns`
-            columns_by_table[spec.table] = None
-            problems.append(f"{place(spec.table, 'columns')}{e}")
-
-    def columns(table: TableId) -> Mapping[str, str] | None:
-        """Return the columns of a table; None if still unknown."""
-        if table not in columns_by_table:
-            other_columns = lake.find(table)
-            columns_by_table[table] = _columns(other_columns) if other_columns else None
-        return columns_by_table[table]
-
-    for spec in specs:
-        own = columns(spec.table)
-        for audit in spec.audits:
-            at = f"{place(spec.table, 'audits')}{spec.table}: audit {audit.name}"
-            if missing_tables := [
-                t for t in audit.reads if not may_declare(t) and t not in columns_by_table and not lake.exists(t)
-            ]:
-                problems += _missing_tables(lake, spec, at, missing_tables)
-            if own and (missing := [c for c in audit.spelled_as(own).columns if c not in own]):
-                problems.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
-            if (
-                isinstance(audit, Relationship)
-                and (other_columns := columns(audit.table))
-                and audit.other not in other_columns
-            ):
-                problems.append(f"{at}: no column {audit.other}: {audit.table} has {', '.join(other_columns)}")
-            if isinstance(audit, Assertion) and own:
-                schemas = {t: other_columns for t in audit.tables if (other_columns := columns(t))} | {AUDITED: own}
-                if len(schemas) > len(audit.tables):
-                    sql_problems = column_problems(parse_assertion(audit.sql), schemas)
-                    name = ".".join(AUDITED.parts)
-                    numbered = ((n or 1, text.replace(name, PLACEHOLDER)) for n, text in sql_problems)
-                    problems += [f"{at}, line {n} of its SQL: {text}" for n, text in numbered]
+    if own and (missing := [c for c in audit.spelled_as(own).columns if c not in own]):
+        problems.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
+    if isinstance(audit, Relationship) and (others := columns[audit.table]) and audit.other not in others:
+        problems.append(f"{at}: no column {audit.other}: {audit.table} has {', '.join(others)}")
+    if isinstance(audit, Assertion) and own:
+        schemas = {t: others for t in audit.tables if (others := columns[t])} | {AUDITED: own}
+        if len(schemas) > len(audit.tables):
+            name = ".".join(AUDITED.parts)
+            for line, text in column_problems(parse_assertion(audit.sql), schemas):
+                problems.append(f"{at}, line {line or 1} of its SQL: {text.replace(name, PLACEHOLDER)}")
     return problems
 
 
-def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
-    """Return the future columns of a final table, if staging is known; for other tables, their current columns.
-
-    None if unknown.
-
-    Raises:
-        PipelineError: the declared columns do not match staging's.
-    """
-    staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
-    if isinstance(spec, FinalSpec) and staging is not None:
-        renamed = _names_of(spec, staging)
-        own = OWN_COLUMNS.get("scd2" if spec.mode == "scd2" else spec.deletes, {})
-        row = [ROW, COPY] if spec.by_row else []
-        return dict.fromkeys([*select(str(spec.table), spec.columns, list(renamed)), *row, *own], "string")
-    table = lake.find(spec.table)
-    return _columns(table) if table else None
+def _own_columns(spec: FinalSpec) -> Mapping[str, str]:
+    return OWN_COLUMNS.get("scd2" if spec.mode == "scd2" else spec.deletes, {})
 
 
 def _names_of(spec: FinalSpec, staging: Table) -> dict[str, None]:

@@ -18,8 +18,6 @@ def audit(lake: LakeBase, spec: ComputedSpec | JobSpec, only: frozenset[str] | N
     """Evaluate the audits of the published table; return no findings for an empty table.
 
     Args:
-        lake: the lake.
-        spec: the table.
         only: names of audits; None: all.
 
     Raises:

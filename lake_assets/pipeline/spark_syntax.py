@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
-from lake_assets.lake import TableId
 from lake_assets.lake.foreign_errors import first_line_and_place
 from lake_assets.lake.sql_text import DIALECT, changed
 from lake_assets.models.model_spec import ModelSpec
@@ -25,7 +24,6 @@ def syntax_mistakes(spark: SparkSession, specs: Sequence[Spec]) -> list[str]:
     """Return what Spark's parser says of the SQL models that it rejects, with file and line.
 
     Args:
-        spark: any session.
         specs: the tables of a pipeline; models that are refused anyway are skipped.
     """
     mistakes: list[str] = []
@@ -43,10 +41,10 @@ def _rejected(spark: SparkSession, spec: ModelSpec) -> tuple[str, int | None] | 
     rejected: tuple[str, int | None] | None = None
     as_written = bool(changed(spec.sql, query))
     if as_written or is_text(query):
-        rejected = _parsed(spark, text_over(query, spec.sql, _any_table))
+        rejected = _parsed(spark, text_over(query, spec.sql, lambda _: _ANY_TABLE))
         if as_written or rejected is None:
             return rejected
-    in_sqlglots_words = _parsed(spark, qualify_as_where(replace_tables(query, _any_table)).sql(DIALECT))
+    in_sqlglots_words = _parsed(spark, qualify_as_where(replace_tables(query, lambda _: _ANY_TABLE)).sql(DIALECT))
     if in_sqlglots_words is None:
         return None
     return rejected or (in_sqlglots_words[0], None)
@@ -59,7 +57,3 @@ def _parsed(spark: SparkSession, sql: str) -> tuple[str, int | None] | None:
     except ParseException as e:
         return first_line_and_place(e)
     return None
-
-
-def _any_table(_: TableId) -> str:
-    return _ANY_TABLE

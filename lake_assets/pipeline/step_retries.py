@@ -46,8 +46,6 @@ def absorb(
     """Absorb pending changes of one table. A step that loses a race to another writer is repeated from the watermark.
 
     Args:
-        lake: the lake.
-        spec: the table.
         pins: snapshots that the models of this run have read so far, so that all of them read the same.
         rebuild: whether to compute the table (not a raw one) from the current contents of its sources (see
             `table_rebuild`).

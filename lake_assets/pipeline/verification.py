@@ -119,11 +119,8 @@ def verify(lake: LakeBase, spec: ComputedSpec | JobSpec, *, sample: float = 1.0,
     Columns whose values depend on the order in which rows are read (ties) are left out. Everything else must be equal.
 
     Args:
-        lake: the lake.
-        spec: the current declaration of the table.
         sample: the share (0 to 1) of the keys to compare, picked by their hash, so the same on both sides and each
             time; a share of the rows if the table has no key.
-        limit: maximum number of differing rows to return.
 
     Raises:
         NotRunError: the table does not exist yet, or has absorbed nothing.
@@ -226,9 +223,6 @@ def expected_rows(
     """Return a model's rows over the snapshots that its table has absorbed, and these snapshots by source and lookup.
 
     Args:
-        lake: the lake.
-        spec: the current declaration of the model.
-        table: its loaded table.
         scope: the rows can be read until it is closed.
 
     Raises:

@@ -11,7 +11,6 @@ def check_free(port: int, advice: str) -> None:
     """Raise ConfigError unless a server can be started on a port of 127.0.0.1.
 
     Args:
-        port: the port number.
         advice: what to do if it is in use.
     """
     if not 1 <= port <= 65535:

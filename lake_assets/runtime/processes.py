@@ -38,9 +38,9 @@ def identity(pid: int | None = None) -> tuple[int, float]:
 
 def is_there(process: Sequence[float]) -> bool:
     """Whether the process with this `identity` is running, and not a later one with its id."""
-    pid, made = process
+    pid, start = process
     try:
-        return identity(int(pid))[1] == made
+        return identity(int(pid))[1] == start
     except ProcessLookupError:
         return False
     except psutil.AccessDenied:
@@ -62,17 +62,17 @@ OWNER = r"[0-9a-f]{8}_\d+_\d+"
 
 def owner(process: Sequence[float] | None = None) -> str:
     """Return the owner part of names: a process by its `identity` (default: this one)."""
-    pid, made = process or identity()
-    return f"{_here_in_short()}_{int(pid)}_{_thousandths(made)}"
+    pid, start = process or identity()
+    return f"{_here_in_short()}_{int(pid)}_{_thousandths(start)}"
 
 
 def is_gone(name: str) -> bool | None:
     """Whether the process named by `owner` has ended; None if it is not visible from this process."""
-    place, pid, made = name.split("_")
+    place, pid, start = name.split("_")
     if place != _here_in_short():
         return None
     try:
-        return _thousandths(identity(int(pid))[1]) != int(made)
+        return _thousandths(identity(int(pid))[1]) != int(start)
     except ProcessLookupError:
         return True
     except psutil.AccessDenied:
@@ -83,8 +83,8 @@ def _here_in_short() -> str:
     return hashlib.sha256(here().encode()).hexdigest()[:8]
 
 
-def _thousandths(made: float) -> int:
-    return round(made * 1000)
+def _thousandths(start: float) -> int:
+    return round(start * 1000)
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class RunProcess:
         run_id: the run. Retries of a run inherit its tags.
         host: the scope of its process id, see `here`.
         pid: its process id.
-        made: distinguishes it from other processes with that id.
+        start: distinguishes it from other processes with that id.
     """
 
     run_id: str
     host: str
     pid: int
-    made: float
+    start: float
 
     @classmethod
     def this(cls, run_id: str) -> RunProcess:
@@ -126,7 +126,7 @@ class RunProcess:
 
     def is_there(self) -> bool:
         """Whether it is running."""
-        return is_there((self.pid, self.made))
+        return is_there((self.pid, self.start))
 
     def kill(self) -> None:
         """Kill it, if it is running."""

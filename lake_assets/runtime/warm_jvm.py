@@ -47,7 +47,7 @@ _GIVEN_BACK = b"given back"
 
 
 @dataclass(frozen=True)
-class Keeping:
+class KeeperSettings:
     """How JVMs are kept.
 
     Attributes:
@@ -64,16 +64,16 @@ class Keeping:
 
 
 class _Loan:
-    """The JVM that this process has borrowed, and its settings for keeping JVMs."""
+    """The JVM that this process has borrowed, and how JVMs are kept."""
 
-    keeping: Keeping | None = None
+    settings: KeeperSettings | None = None
     connection: socket.socket | None = None
     sessions: ClassVar[list[SparkSession]] = []
 
 
-def keep(keeping: Keeping) -> None:
+def keep(settings: KeeperSettings) -> None:
     """Use borrowed JVMs for the local sessions of this process from now on."""
-    _Loan.keeping = keeping
+    _Loan.settings = settings
     # A fork has borrowed nothing: with the connection it would hold the JVM after this process has ended.
     os.register_at_fork(after_in_child=_drop)
 
@@ -85,7 +85,7 @@ def _drop() -> None:
 
 def is_kept() -> bool:
     """Whether local sessions of this process use borrowed JVMs."""
-    return _Loan.keeping is not None
+    return _Loan.settings is not None
 
 
 def session(conf: Mapping[str, str], log: Path) -> SparkSession:
@@ -93,16 +93,15 @@ def session(conf: Mapping[str, str], log: Path) -> SparkSession:
 
     Args:
         conf: all settings; only a JVM that was started with the same settings is borrowed.
-        log: log file of the JVM.
 
     Raises:
         SparkUnavailableError: the JVM did not start.
     """
     from pyspark.sql import SparkSession
 
-    assert _Loan.keeping is not None
+    assert _Loan.settings is not None
     if _Loan.connection is None:
-        _borrow(_Loan.keeping, conf, log)
+        _borrow(_Loan.settings, conf, log)
     _Loan.sessions.append(SparkSession.builder.getOrCreate().newSession())
     return _Loan.sessions[-1]
 
@@ -141,18 +140,18 @@ def _close_catalogs(session: Any) -> None:
             inner.close()
 
 
-def _borrow(keeping: Keeping, conf: Mapping[str, str], log: Path) -> None:
+def _borrow(settings: KeeperSettings, conf: Mapping[str, str], log: Path) -> None:
     # A JVM keeps the environment it was started with, so other credentials need another JVM.
     environment = {k: v for k, v in os.environ.items() if k.startswith(_READ_BY_JVMS)}
     name = hashlib.sha256(json.dumps([sorted(conf.items()), sorted(environment.items())]).encode()).hexdigest()[:12]
-    folder = Path(keeping.folder)
+    folder = Path(settings.folder)
     for path in sorted(folder.glob("*.sock")):
         mine = path.name.startswith(name)
         # Borrowing an idle JVM with other settings without returning it ends it, so idle JVMs do not pile up.
         if (lent := _ask(path)) and mine and _attach(*lent):
             return
     path = folder / f"{name}-{uuid.uuid4().hex[:8]}.sock"
-    _start_keeper(keeping, conf, path, log)
+    _start_keeper(settings, conf, path, log)
     if not ((lent := _ask(path)) and _attach(*lent)):
         raise SparkUnavailableError(f"Spark started, and ended at once. Its log is {log}")
 
@@ -209,7 +208,7 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
     return True
 
 
-def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Path) -> None:
+def _start_keeper(settings: KeeperSettings, conf: Mapping[str, str], path: Path, log: Path) -> None:
     """Start a keeper and wait until its JVM is up."""
     make_private(log.parent)
     # It may have been removed meanwhile: by the last keeper of an ended owner, or by a cleanup of /tmp.
@@ -227,7 +226,7 @@ def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Pa
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     with keeper.stdin, keeper.stdout, contextlib.suppress(BrokenPipeError):
-        keeper.stdin.write(json.dumps({"keeping": asdict(keeping), "conf": dict(conf), "path": str(path)}).encode())
+        keeper.stdin.write(json.dumps({"settings": asdict(settings), "conf": dict(conf), "path": str(path)}).encode())
         keeper.stdin.close()
         if keeper.stdout.read():
             return
@@ -240,7 +239,7 @@ def main() -> None:
     # The parent reads to the end of stdout, so the JVM must not inherit it: its output goes to stderr.
     parent = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    keeping, path = Keeping(**request["keeping"]), Path(request["path"])
+    settings, path = KeeperSettings(**request["settings"]), Path(request["path"])
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -260,7 +259,7 @@ def main() -> None:
         server.listen()
         with contextlib.suppress(BrokenPipeError), parent:  # the parent was killed: keep the JVM for the next
             parent.write("ready")
-        _lend(server, gateway, keeping)
+        _lend(server, gateway, settings)
     except Exception:
         # Write it to the log: os._exit below skips everything else.
         traceback.print_exc()
@@ -272,13 +271,13 @@ def main() -> None:
             gateway.proc.wait()
         # The killed JVM cannot remove its own files.
         remove_own()
-        if not is_there(keeping.owner):
+        if not is_there(settings.owner):
             with contextlib.suppress(OSError):  # other keepers still use it
                 path.parent.rmdir()
         os._exit(0)
 
 
-def _lend(server: socket.socket, gateway: Any, keeping: Keeping) -> None:
+def _lend(server: socket.socket, gateway: Any, settings: KeeperSettings) -> None:
     """Lend the JVM until it has to end."""
     parameters = gateway.gateway_parameters
     lent = (json.dumps({"port": parameters.port, "secret": parameters.auth_token}) + "\n").encode()
@@ -288,7 +287,7 @@ def _lend(server: socket.socket, gateway: Any, keeping: Keeping) -> None:
     while gateway.proc.poll() is None:
         ready, _, _ = select.select([server, *([borrower] if borrower else [])], [], [], _LOOK_SECONDS)
         if borrower is not None and borrower in ready:
-            if _received(borrower) != _GIVEN_BACK or loans >= keeping.loans:
+            if _received(borrower) != _GIVEN_BACK or loans >= settings.loans:
                 return
             borrower.close()
             borrower, idle_since = None, time.monotonic()
@@ -301,7 +300,7 @@ def _lend(server: socket.socket, gateway: Any, keeping: Keeping) -> None:
             else:
                 peer.close()
         idle = time.monotonic() - idle_since
-        if borrower is None and (idle > keeping.idle_seconds or not is_there(keeping.owner)):
+        if borrower is None and (idle > settings.idle_seconds or not is_there(settings.owner)):
             return
 
 
@@ -324,7 +323,6 @@ def _bound(gateway: Any, keep: Any = None) -> Any:
     """Return the names of the Java objects that Python references, as a Java set.
 
     Args:
-        gateway: the gateway to the JVM.
         keep: the objects to keep; all others are dropped.
     """
     from lake_assets.runtime import _compat

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.commands.printing import pipeline_note, rejection_note
-from lake_assets.commands.run_and_status import TableStatus, with_upstream
+from lake_assets.commands.run import pipeline_note, rejection_note
+from lake_assets.commands.status import TableStatus, with_upstream
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog, land
@@ -155,17 +155,17 @@ def test_everything_upstream_that_is_behind_is_named() -> None:
 
 
 def test_nothing_is_said_of_rejects_where_there_are_none() -> None:
-    assert rejection_note([Outcome("staging.a", "absorbed", inserted=3)], "p") == ""
+    assert rejection_note([Outcome("staging.a", "absorbed", inserted=3)], "p") is None
 
 
 def test_a_rebuild_that_an_error_advises_is_told_the_pipeline_that_it_needs(tmp_path: Path) -> None:
     file, advice = tmp_path / "p.yaml", rebuild_advice(TableId.parse("agg.m"), TableId.parse("final.t"))
     file.touch()
     failed, fine = Outcome("agg.m", "failed", error=advice), Outcome("agg.n", "absorbed")
-    assert f"`--pipeline {file}`" in pipeline_note([fine, failed], str(file))
+    assert f"`--pipeline {file}`" in str(pipeline_note([fine, failed], str(file)))
     # A shipped pipeline is found by itself, and nothing is said where nothing is advised.
-    assert pipeline_note([failed], "shop") == ""
-    assert pipeline_note([fine], str(file)) == ""
+    assert pipeline_note([failed], "shop") is None
+    assert pipeline_note([fine], str(file)) is None
 
 
 def test_a_final_table_is_verified_against_all_events_of_staging(

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigError
-from lake_assets.examples.event_generator import COLUMNS, KEY, TOASTED, Source, Workload, delivered, replay
+from lake_assets.examples.event_generator import COLUMNS, KEY, TOASTED, Source, Workload, delivered
 from lake_assets.examples.stream_writers import ENCODERS, encoder
 from lake_assets.formats.event_model import DELETE, INSERT, UPDATE
+from tests.support.generated_rows import replay
 
 PLAIN = Workload(seed=1, events=3_000, keys=200)
 

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from lake_assets.commands.generate import generate_events
 from lake_assets.errors import ConfigError
-from lake_assets.examples.event_generator import Source, Workload, replay
+from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats.files.csv_files import csv_records
 from lake_assets.formats.files.parquet_files import parquet_records
+from tests.support.generated_rows import replay
 
 APP = typer.Typer()
 APP.command()(generate_events)

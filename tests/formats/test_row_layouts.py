@@ -18,7 +18,7 @@ from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.pipeline_config import Stream
 from lake_assets.pipeline.config.yaml_file import read_pipeline
-from lake_assets.pipeline.pipeline_checks import mistakes
+from lake_assets.pipeline.pipeline_checks import check
 from tests.support.parsing import Parsed, lines_of, parse
 
 T = SourceTable("public", "t")
@@ -216,7 +216,7 @@ def test_files_of_dms_become_the_current_rows(lake: Lake) -> None:
     (folder / "LOAD00000002.csv").write_text("id,v\n3,old\n5,new\n")
     assert run(DMS)["staging.t"].rejected == 0
     assert current(lake) == {1: "d", 3: "f", 4: "e", 5: "new"}
-    assert mistakes(declared(DMS, "V"), lake) == []
-    assert mistakes(declared(DMS, "vv"), lake) == [
+    assert check(declared(DMS, "V"), lake).mistakes == ()
+    assert list(check(declared(DMS, "vv"), lake).mistakes) == [
         "staging.t: `time` names vv (did you mean v?), and the columns are id, v"
     ]

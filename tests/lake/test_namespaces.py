@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
 
 from lake_assets import Changes, Lake, LakeConfig, Pipeline, model
-from lake_assets.commands.run_and_status import _own_tables
+from lake_assets.commands.status import _own_tables
 from lake_assets.errors import TableNotFoundError
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig

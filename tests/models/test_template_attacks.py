@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.commands.run_and_status import table_status
+from lake_assets.commands.status import table_status
 from lake_assets.errors import LakeError
 from lake_assets.lake import TableId
 from tests.models.test_python_model_attacks import insert, make

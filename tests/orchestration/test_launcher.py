@@ -273,7 +273,7 @@ def test_only_a_run_that_succeeded_gives_its_jvm_back(
     monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setenv(RUN_PROCESS, "")  # restored afterwards
     args = ExecuteRunArgs(dg.reconstructable(nothing).get_python_origin(), run.run_id, instance.get_ref())
-    keeping = warm_spark.Keeping("", identity(), idle_seconds=0, loans=1)
+    keeping = warm_spark.KeeperSettings("", identity(), idle_seconds=0, loans=1)
     launcher.execute(run.run_id, serialize_value(args), keeping)
     assert latest(instance, run).status == ends
     assert given_back == ([run.run_id] if ends == dg.DagsterRunStatus.SUCCESS else [])

@@ -13,7 +13,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.pipeline.pipeline_checks import mistakes
+from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.pipeline.table_graph import after
 from lake_assets.tables.audits.audit_kinds import (
     AcceptedValues,
@@ -186,7 +186,7 @@ def test_check_tells_columns_and_tables_that_are_not_there(tmp_path: Path, plain
     )  # fmt: skip
     file = tmp_path / "defs.yaml"
     users, model = (f"{file}, line {text[: text.index(at)].count(chr(10)) + 1}: " for at in ("audits:", "audits: [{"))
-    assert sorted(mistakes(load(tmp_path, text), plain_lake)) == sorted(
+    assert sorted(check(load(tmp_path, text), plain_lake).mistakes) == sorted(
         [
             f"{users}final.users: audit s, line 1 of its SQL: no column no in {{table}}: it has id, __deleted",
             f"{users}final.users: audit relationships_id: no column code: final.cities has id",

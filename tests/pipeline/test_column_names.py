@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.commands.check import checked
 from lake_assets.errors import InvalidNameError, PipelineError
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.lake.names import read_column
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config.pipeline_config import SqlModel, Stream
+from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 
 NAMES = (
@@ -172,7 +172,7 @@ def test_tables_with_odd_names_in_all_settings(lake: Lake) -> None:
     for at, v in ((2, "a"), (3, "b")):
         (folder / f"{at}.jsonl").write_text(changes(at, v))
         assert not [(o.table, o.error) for o in pipeline.run(lake) if o.error]
-        assert not checked(pipeline, lake).mistakes
+        assert not check(pipeline, lake).mistakes
 
     def values(name: str, where: str = "true") -> list[str]:
         # Names in a new table are spelled as they are declared.

@@ -11,7 +11,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import ModelError, PipelineError
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.pipeline.pipeline_checks import check, mistakes
+from lake_assets.pipeline.pipeline_checks import check
 
 HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
 
@@ -45,7 +45,7 @@ def refused(file: Path) -> list[str]:
 
 
 def mistakes_of(file: Path, lake: Lake) -> list[str]:
-    return [line.replace(f"{file.parent}/", "") for line in mistakes(Pipeline.load(file), lake)]
+    return [line.replace(f"{file.parent}/", "") for line in check(Pipeline.load(file), lake).mistakes]
 
 
 def test_sql_comes_from_a_file_beside_the_yaml(tmp_path: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import ModelError, PipelineError
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.pipeline.pipeline_checks import mistakes
+from lake_assets.pipeline.pipeline_checks import check
 
 HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
 GOOD = "SELECT id, name FROM final.users"
@@ -96,7 +96,8 @@ def test_all_models_of_a_circle_are_refused_for_one_mistake(tmp_path: Path, plai
     file = yaml(tmp_path, "SELECT n FROM agg.above")
     specs = {str(s.table): s for s in Pipeline.load(file).specs(plain_lake, alone=False) if isinstance(s, ModelSpec)}
     assert [t for t, s in specs.items() if s.refused] == ["agg.bad", "agg.above"]
-    assert len([m for m in mistakes(Pipeline.load(file), plain_lake) if "agg.bad -> agg.above -> agg.bad" in m]) == 1
+    found = check(Pipeline.load(file), plain_lake).mistakes
+    assert len([m for m in found if "agg.bad -> agg.above -> agg.bad" in m]) == 1
 
 
 def test_settings_that_are_wrong_stop_the_pipeline_and_are_told_with_its_sql(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import TableClaimedError
-from lake_assets.pipeline.pipeline_checks import mistakes
+from lake_assets.pipeline.pipeline_checks import check
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.streams import Feed, pipeline
 
@@ -42,14 +42,14 @@ def test_a_table_of_another_schema_with_the_same_name_stops_itself_alone(lake: L
     assert "public.items of raw.events has that name" in error
     items = [(1, "a")] if together else [(1, "a"), (3, "d")]
     assert (rows(feed, "final.items"), rows(feed, "final.others")) == (items, [(1, "b")])
-    assert [m for m in mistakes(feed.pipeline, lake) if ".items of raw.events" in m]
+    assert [m for m in check(feed.pipeline, lake).mistakes if ".items of raw.events" in m]
     if together:
         return
     # The error's advice, with all earlier events.
     feed.pipeline = pipeline("*.*", {"table": str(second.table.name), "name": "others_items"})
     feed.run()
     assert rows(feed, "final.others_items") == [(2, "c")]
-    assert mistakes(feed.pipeline, lake) == []
+    assert check(feed.pipeline, lake).mistakes == ()
 
 
 def test_a_name_stays_with_the_table_that_has_it_whatever_is_declared_later(lake: Lake) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from lake_assets.runtime import warm_jvm
 
 given = json.loads(sys.argv[1])
-warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
+warm_jvm.keep(warm_jvm.KeeperSettings(**given["keeping"]))
 names: dict[str, Any] = {"json": json, "socket": socket, "warm_jvm": warm_jvm}
 assert not eval(given["before"], names)
 session = warm_jvm.session(given["conf"], Path(given["log"]))

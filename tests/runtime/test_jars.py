@@ -113,7 +113,7 @@ def _through_dagster(config: LakeConfig) -> object:
 
 def _as_a_warm_jvm(config: LakeConfig) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warm_jvm._Loan, "keeping", warm_jvm.Keeping(str(config.home), (), 1, 1))
+        patch.setattr(warm_jvm._Loan, "settings", warm_jvm.KeeperSettings(str(config.home), (), 1, 1))
         return LakePySparkResource().session_of(config)
 
 

@@ -41,7 +41,7 @@ class Borrower:
         jvm: the JVM's process.
     """
 
-    def __init__(self, keeping: warm_jvm.Keeping, conf: dict[str, str], log: Path, before: str = "None") -> None:
+    def __init__(self, keeping: warm_jvm.KeeperSettings, conf: dict[str, str], log: Path, before: str = "None") -> None:
         given = json.dumps({"keeping": vars(keeping), "conf": conf, "log": str(log), "before": before})
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("jvm_borrower.py")), given],
@@ -71,11 +71,11 @@ class Borrower:
 
 
 @pytest.fixture
-def keeping() -> Generator[warm_jvm.Keeping]:
+def keeping() -> Generator[warm_jvm.KeeperSettings]:
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     # Paths of sockets have to be short.
     folder = Path(tempfile.mkdtemp(prefix="lake-assets-"))
-    yield warm_jvm.Keeping(str(folder), identity(owner.pid), SECONDS, 100)
+    yield warm_jvm.KeeperSettings(str(folder), identity(owner.pid), SECONDS, 100)
     for borrower in started:
         borrower.kill()
         borrower.communicate()
@@ -110,7 +110,7 @@ def open_catalogs(borrower: Borrower) -> list[str]:
 @pytest.mark.long
 @pytest.mark.spark
 def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
-    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path
+    keeping: warm_jvm.KeeperSettings, conf: dict[str, str], tmp_path: Path
 ) -> None:
     first = Borrower(keeping, conf, tmp_path / "spark.log")
     at_first = first.do(REFERRED_TO)
@@ -142,7 +142,7 @@ def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
 @pytest.mark.long
 @pytest.mark.spark
 def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
-    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path
+    keeping: warm_jvm.KeeperSettings, conf: dict[str, str], tmp_path: Path
 ) -> None:
     one, other = (Borrower(keeping, conf, tmp_path / "spark.log") for _ in range(2))
     assert one.jvm != other.jvm
@@ -163,7 +163,7 @@ def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
 
 @pytest.mark.long
 def test_a_jvm_ends_when_it_is_of_no_use_any_more(
-    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path
+    keeping: warm_jvm.KeeperSettings, conf: dict[str, str], tmp_path: Path
 ) -> None:
     keeping = replace(keeping, loans=2)
     for _ in range(2):
@@ -184,9 +184,9 @@ def test_a_jvm_ends_when_it_is_of_no_use_any_more(
 
 @pytest.mark.spark
 def test_a_jvm_that_does_not_start_is_named_with_its_log(
-    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keeping: warm_jvm.KeeperSettings, conf: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_jvm._Loan, "keeping", keeping)
+    monkeypatch.setattr(warm_jvm._Loan, "settings", keeping)
     log = tmp_path / "spark.log"
     with pytest.raises(SparkUnavailableError, match=str(log)):
         warm_jvm.session(conf | {"spark.driver.memory": "1k"}, log)

@@ -9,7 +9,7 @@ from pathlib import Path
 from lake_assets.runtime import warm_jvm
 
 given = json.loads(sys.argv[1])
-warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
+warm_jvm.keep(warm_jvm.KeeperSettings(**given["keeping"]))
 session = warm_jvm.session(json.loads(Path(given["conf"]).read_text()), Path(given["log"]))
 session.sql("CREATE NAMESPACE lake.final")
 session.sql("CREATE TABLE lake.final.t USING iceberg AS SELECT 1 AS a")

@@ -16,7 +16,7 @@ from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
-from lake_assets.commands.run_and_status import _own_tables
+from lake_assets.commands.status import _own_tables
 from lake_assets.errors import BackfillError, TableNotFoundError
 from lake_assets.lake.metadata import rest_commits
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY

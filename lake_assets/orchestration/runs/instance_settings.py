@@ -16,12 +16,7 @@ WARNING = "InstanceSettingsWarning"
 
 
 def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
-    """Return a warning per unsuitable setting, with its consequence and the correction.
-
-    Args:
-        instance: Dagster's instance.
-        pools: the pools of the assets.
-    """
+    """Return a warning per unsuitable setting, with its consequence and the correction."""
     warnings = [*_pool_warnings(instance, pools), *_run_warnings(instance)]
     return [f"{WARNING}: dagster.yaml: {text}" for text in warnings]
 

@@ -63,11 +63,6 @@ _POLL_SECONDS = 0.25
 _INTERRUPTED_SECONDS = 30.0
 
 
-def default_threads() -> int:
-    """Return the number of cores, but at least two and at most four."""
-    return max(2, min(_MAX_THREADS, os.cpu_count() or 1))
-
-
 @dg.executor(
     name="threads",
     config_schema={
@@ -93,7 +88,7 @@ def threads_executor(context: dg.InitExecutorContext) -> Executor:
     return ThreadsExecutor(
         RetryMode.from_config(config["retries"]) or RetryMode.ENABLED,
         StepDependencyConfig.from_config(config.get("step_dependency_config")),
-        config["max_concurrent"] or default_threads(),
+        config["max_concurrent"] or max(2, min(_MAX_THREADS, os.cpu_count() or 1)),
     )
 
 
@@ -121,11 +116,9 @@ class ThreadsExecutor(Executor):
         """Execute the plan; yields its events."""
         began, keys = time.monotonic(), execution_plan.step_keys_to_execute
         threads = min(self._threads, max(1, len(keys)))
-        yield DagsterEvent.engine_event(
-            plan_context,
-            f"Executing steps in {threads} threads of process {os.getpid()}",
-            event_specific_data=EngineEventData.in_process(os.getpid(), keys),
-        )
+        process = EngineEventData.in_process(os.getpid(), keys)
+        text = f"Executing steps in {threads} threads of process {os.getpid()}"
+        yield DagsterEvent.engine_event(plan_context, text, event_specific_data=process)
         yield from ExecuteRunWithPlanIterable(
             execution_plan=execution_plan,
             iterator=lambda job_context, execution_plan: _Steps(job_context, execution_plan, threads).events(),
@@ -141,11 +134,8 @@ class ThreadsExecutor(Executor):
                 step_dependency_config=self.step_dependency_config,
             ),
         )
-        yield DagsterEvent.engine_event(
-            plan_context,
-            f"Finished steps of process {os.getpid()} in {time.monotonic() - began:.1f} s",
-            event_specific_data=EngineEventData.in_process(os.getpid(), keys),
-        )
+        text = f"Finished steps of process {os.getpid()} in {time.monotonic() - began:.1f} s"
+        yield DagsterEvent.engine_event(plan_context, text, event_specific_data=process)
 
 
 class _Worker(threading.Thread):

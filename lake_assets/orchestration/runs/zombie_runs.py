@@ -25,10 +25,6 @@ _CLOCKS_SECONDS = 2.0
 def end_if_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
     """Report a run as failed if its process is dead, so that Dagster retries it and frees its slots.
 
-    Args:
-        instance: Dagster's instance.
-        run: a run in progress.
-
     Returns:
         A description of the dead run; None if its process is alive, not started yet, or belongs to another launcher.
     """

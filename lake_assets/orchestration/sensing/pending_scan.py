@@ -9,10 +9,11 @@ from lake_assets.errors import HistoryError, InputError, LakeError, PipelineErro
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.orchestration.runs.run_retries import Work, fingerprint
-from lake_assets.pipeline import Absorbed, SnapshotPins
-from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
+from lake_assets.pipeline import SnapshotPins
+from lake_assets.pipeline.pending import PendingWindow, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, also_read_by
 from lake_assets.pipeline.table_steps import step_of
+from lake_assets.tables.outcome import Absorbed
 
 # Measure at most this many windows per tick: sizes and ranges are only shown, and must not slow a tick down.
 MOST_CAPTURES = 20
@@ -28,7 +29,7 @@ class PendingTable:
     """
 
     work: Work
-    windows: tuple[Pending, ...]
+    windows: tuple[PendingWindow, ...]
     landed_bytes: int = 0
     wait: float = 0.0
 
@@ -40,8 +41,6 @@ def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
     and the other tables continue. Only an error of the whole lake is raised.
 
     Args:
-        lake: opened for this scan.
-        specs: the tables to scan.
         steps: by table, the step that absorbs it.
         now: seconds since 1970.
 
@@ -76,7 +75,6 @@ def batches(lake: Lake, specs: Sequence[Spec], pending: Sequence[PendingTable]) 
     Fingerprints still identify the whole windows, and attempts are counted by fingerprint.
 
     Args:
-        lake: opened for this scan.
         specs: the tables, upstream first.
         pending: the due tables, in the same order.
     """
@@ -110,13 +108,13 @@ def missing_sources(lake: Lake, specs: Sequence[Spec]) -> list[str]:
     return [f"{t} waits for {s}, which is not in the lake" for t, s in sorted(outside) if not lake.exists(s)]
 
 
-def _files(window: Pending) -> list[tuple[str, int, int]]:
+def _files(window: PendingWindow) -> list[tuple[str, int, int]]:
     # A file that was corrected in place counts as new, so a landing that failed on it is due again.
     stats = [(f.name, f.stat()) for f in window.paths]
     return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
 
 
-def describe(window: Pending) -> str:
+def describe(window: PendingWindow) -> str:
     """Describe a window: `raw.events 12..34`, or the number of files in the landing folder."""
     if window.files:
         return f"{window.files} files in {window.source}"

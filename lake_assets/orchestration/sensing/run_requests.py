@@ -10,14 +10,7 @@ import dagster as dg
 
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_checks import comparisons
-from lake_assets.orchestration.asset_names import (
-    PIPELINE_TAG,
-    asset_key,
-    has_patterns,
-    new_tables_key,
-    op_name,
-    valid_name,
-)
+from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, new_tables_key, op_name, valid_name
 from lake_assets.orchestration.runs import run_history
 from lake_assets.orchestration.runs.run_retries import Decision, plan_id, run_key, shortened, with_downstream
 from lake_assets.orchestration.sensing.pending_scan import PendingTable, Size
@@ -39,7 +32,7 @@ def request(
     collecting = {str(s.table) for s in specs if s.batch.wait}
     tables = with_downstream([w.table for w in decision.due], sources, collecting)
     selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in with_asset]
-    if has_patterns(watch.pipeline) and may_add_tables(tables, specs, with_asset):
+    if watch.pipeline.has_patterns and may_add_tables(tables, specs, with_asset):
         selection.append(new_tables_key(watch.pipeline))
     # Downstream tables may be pending without being due: the run counts as an attempt for them too.
     works = [table.work for table in pending if table.work.table in tables]

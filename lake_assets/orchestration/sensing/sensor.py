@@ -15,10 +15,7 @@ import dagster as dg
 from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
-from lake_assets.orchestration.asset_names import (
-    pool,
-    valid_name,
-)
+from lake_assets.orchestration.asset_names import pool, valid_name
 from lake_assets.orchestration.dagster_partitions import has_unmarked, step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.runs import run_history
@@ -44,9 +41,6 @@ def capture_sensor(
     """Build the sensor of a pipeline; see the module.
 
     Args:
-        pipeline: the pipeline to watch.
-        specs: its tables with an asset.
-        config: the lake's configuration.
         job: the job to request; None if the pipeline has none, see `assets`.
         assets: the assets to request in Dagster's job over all assets.
         interval_seconds: shortest time between two ticks.
@@ -78,7 +72,6 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
 
     Args:
         context: for Dagster's instance and the tick's log.
-        watch: the tables to check.
         now: seconds since 1970, to measure how long a failed table has waited; default: the clock.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lake_assets.pipeline.config.setting_types import OrText, Strict, combination, listed, seconds_of
+from lake_assets.pipeline.config.setting_types import OrText, Strict, combination, listed, seconds_of, text_as
 from lake_assets.tables.specs import Freshness, Shown
 
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
@@ -79,10 +79,6 @@ def _texts(value: object) -> object:
     return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
 
 
-def _freshness(value: object) -> object:
-    return {"fail": value} if isinstance(value, str) else value
-
-
 class AssetSettings(Strict):
     """Attributes of assets that do not follow from their tables."""
 
@@ -143,7 +139,7 @@ class TableSettings(AssetSettings):
     description: str | None = Field(
         default=None, description="contents of the table; shown before the generated description"
     )
-    freshness: Annotated[FreshnessSettings | None, BeforeValidator(_freshness), OrText()] = Field(
+    freshness: Annotated[FreshnessSettings | None, text_as("fail"), OrText()] = Field(
         default=None,
         description="when it counts as stale: the longest age (2h), or fail and warn, or cron and within",
     )

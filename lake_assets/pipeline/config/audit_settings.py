@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from sqlglot import exp
 
 from lake_assets.errors import PipelineError
@@ -21,6 +21,7 @@ from lake_assets.pipeline.config.setting_types import (
     OrText,
     Strict,
     as_value_errors,
+    checked,
     combination,
     share_of,
 )
@@ -52,11 +53,16 @@ def _text(value: object) -> object:
 
 Value = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
 
+Others = Annotated[dict[ColumnName, str], checked(lambda others: [_column_of(text) for text in others.values()])]
+"""By column, a column of another table: `layer.table.column`."""
+
 
 class Comparison(Strict):
     """How a model's table is compared with its query."""
 
-    sample: str | float = Field(default=1.0, description="share of the keys to compare: 1% or 0.01; default: all")
+    sample: Annotated[str | float, AfterValidator(share_of)] = Field(
+        default=1.0, description="share of the keys to compare: 1% or 0.01; default: all"
+    )
     schedule: str = Field(default="0 3 * * *", description="cron expression, in UTC; default: every night at 3")
 
     @field_validator("schedule")
@@ -65,11 +71,6 @@ class Comparison(Strict):
         if len(value.split()) != 5:
             raise ValueError(f"{value!r} is not a cron expression: write minute, hour, day, month and day of the week")
         return value
-
-    @field_validator("sample")
-    @classmethod
-    def _sample(cls, value: str | float) -> float:
-        return share_of(value)
 
 
 class AuditOfTable(Strict):
@@ -82,13 +83,13 @@ class AuditOfTable(Strict):
     accepted_values: dict[ColumnName, list[Value]] | None = Field(
         default=None, description="by column, its allowed values; nulls are allowed too"
     )
-    relationships: dict[ColumnName, str] | None = Field(
+    relationships: Others | None = Field(
         default=None, description="by column, the column in which each of its values must exist: layer.table.column"
     )
-    row_count_change: str | int | None = Field(
+    row_count_change: Annotated[str | int, checked(lambda limit: Limit.parse(limit, _MOST))] | None = Field(
         default=None, description="by how many rows (100) or what share (20%) a batch may change the row count"
     )
-    sql: str | None = Field(
+    sql: Annotated[str, checked(lambda sql: tables_of(parse_assertion(sql)))] | None = Field(
         default=None, description="a SELECT of the failing rows; {table} stands for the audited table"
     )
     name: str | None = Field(
@@ -97,29 +98,6 @@ class AuditOfTable(Strict):
     severity: Literal["error", "warn"] = Field(
         default="error", description="error: a batch that fails is not published; warn: it is published and reported"
     )
-
-    @field_validator("relationships")
-    @classmethod
-    def _relationships(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        for text in (value or {}).values():
-            _column_of(text)
-        return value
-
-    @field_validator("row_count_change")
-    @classmethod
-    def _limit(cls, value: str | int | None) -> str | int | None:
-        with as_value_errors():
-            if value is not None:
-                Limit.parse(value, _MOST)
-        return value
-
-    @field_validator("sql")
-    @classmethod
-    def _sql(cls, value: str | None) -> str | None:
-        with as_value_errors():
-            if value is not None:
-                tables_of(parse_assertion(value))
-        return value
 
     @property
     def kinds(self) -> list[str]:

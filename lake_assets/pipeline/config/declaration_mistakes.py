@@ -67,12 +67,8 @@ def with_existing_sources(
     """Refuse SQL models that read a table that nothing creates; such Python models and jobs are mistakes.
 
     Args:
-        lake: the lake.
-        specs: the tables.
         made: the tables that the pipeline declares, also those with mistakes.
         may_declare: whether the pipeline may have another table.
-        pipeline: its name.
-        mistakes: where to add the mistakes.
     """
     others = [
         (spec, s) for spec in specs for s in (*spec.sources, *lookups_of(spec)) if s not in made and not may_declare(s)

@@ -23,7 +23,18 @@ from lake_assets.lake.paths import LocalPath
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
-from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, combination, listed, seconds_of
+from lake_assets.pipeline.config.setting_types import (
+    Duration,
+    OrText,
+    Strict,
+    as_value_errors,
+    checked,
+    combination,
+    listed,
+    seconds_of,
+    table_to_write,
+    text_as,
+)
 from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 
 ByName = Annotated[list[str] | dict[str, str | dict[str, str]], BeforeValidator(listed)]
@@ -48,16 +59,18 @@ class DbtSettings(Strict):
     arguments: list[str] = Field(default_factory=list, description="further arguments of dbt build: [--target, prod]")
 
 
-def _notebook(value: object) -> object:
-    return {"path": value} if isinstance(value, str) else value
-
-
 class JobSettings(Batches, TableSettings):
     """A job over what changed in its inputs: a command, a Python function, a notebook or a dbt selection."""
 
-    table: str = Field(description="layer.table that the job writes; its snapshots hold the watermark")
-    inputs: Several = Field(description="tables whose changes trigger the job, and are captured for it", min_length=1)
-    lookups: Several = Field(default_factory=list, description="tables that the job reads as they are")
+    table: Annotated[str, table_to_write("made by lake_assets itself: name the job's table in")] = Field(
+        description="layer.table that the job writes; its snapshots hold the watermark"
+    )
+    inputs: Annotated[Several, checked(names_of)] = Field(
+        description="tables whose changes trigger the job, and are captured for it", min_length=1
+    )
+    lookups: Annotated[Several, checked(names_of)] = Field(
+        default_factory=list, description="tables that the job reads as they are"
+    )
     ranges: ByName = Field(
         default_factory=list,
         description="columns whose changed range the job is given; or by name the column, or the column by table",
@@ -65,7 +78,7 @@ class JobSettings(Batches, TableSettings):
     keys: ByName = Field(
         default_factory=list, description="like ranges: columns or SQL expressions whose changed values it is given"
     )
-    lifetime: str | float | None = Field(
+    lifetime: Duration | None = Field(
         default=None, description="how long the captured tables (ICDC) last (2h, 1d); default: until the job is done"
     )
     writes: Literal["table", "elsewhere"] = Field(
@@ -99,37 +112,11 @@ class JobSettings(Batches, TableSettings):
     python: str | None = Field(
         default=None, description="module:function, called with the step (and Dagster's context, if it takes two)"
     )
-    notebook: Annotated[NotebookSettings | None, BeforeValidator(_notebook), OrText()] = Field(
+    notebook: Annotated[NotebookSettings | None, text_as("path"), OrText()] = Field(
         default=None, description="a notebook, run by papermill with the step's values as parameters"
     )
     dbt: DbtSettings | None = Field(default=None, description="a dbt selection, with the step's values as --vars")
     env: dict[str, str] = Field(default_factory=dict, description="further environment variables of the program")
-
-    @field_validator("table")
-    @classmethod
-    def _table(cls, value: str) -> str:
-        with as_value_errors():
-            table = TableId.parse(value)
-        if table.namespace[0].lower() in ("icdc", "raw"):
-            raise ValueError(
-                f"{value}: tables in {table.namespace[0]} are made by lake_assets itself: name the job's table in "
-                "another namespace, for example agg"
-            )
-        return value
-
-    @field_validator("inputs", "lookups")
-    @classmethod
-    def _tables(cls, value: list[str]) -> list[str]:
-        with as_value_errors():
-            names_of(value)
-        return value
-
-    @field_validator("lifetime")
-    @classmethod
-    def _lifetime(cls, value: str | float | None) -> str | float | None:
-        if value is not None:
-            seconds_of(value)
-        return value
 
     @field_validator("python")
     @classmethod
@@ -180,11 +167,7 @@ class JobSettings(Batches, TableSettings):
                 )
 
     def step(self, owner: str) -> StepSettings:
-        """Return what the job's steps are declared to do.
-
-        Args:
-            owner: the pipeline.
-        """
+        """Return what the job's steps are declared to do."""
         return StepSettings(
             TableId.parse(self.table),
             names_of(self.inputs),
@@ -200,11 +183,7 @@ class JobSettings(Batches, TableSettings):
         )
 
     def job(self, folder: Path) -> tuple[Job, str]:
-        """Return what it runs, and its kind.
-
-        Args:
-            folder: the folder of the YAML.
-        """
+        """Return what it runs, and its kind."""
         if self.python is not None:
             return FunctionJob(self.python, folder), "python"
         if self.notebook is not None:
@@ -217,10 +196,6 @@ class JobSettings(Batches, TableSettings):
 
 def read_full(table: TableId, sql: str) -> tuple[exp.Query, tuple[TableId, ...]]:
     """Parse the SELECT that gives all rows of a job's table, and return it with the tables that it reads.
-
-    Args:
-        table: the job's table.
-        sql: the SELECT.
 
     Raises:
         PipelineError: it is not a single SELECT, names a table without its layer, or reads the job's own table.
@@ -247,10 +222,6 @@ def job_spec(
     """Return the table of a job.
 
     Args:
-        pipeline: the name of the pipeline.
-        declared: the job.
-        folder: the folder of its YAML.
-        made: the tables of the pipeline.
         outer, assets: settings of the pipeline, which apply where a job has none.
 
     Raises:

@@ -8,14 +8,17 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lake_assets.pipeline.config.setting_types import ColumnName, Strict, as_value_errors, combination
+from lake_assets.pipeline.config.setting_types import (
+    ColumnName,
+    OrText,
+    Strict,
+    as_value_errors,
+    checked,
+    combination,
+    text_as,
+)
 from lake_assets.tables.partitioning.table_partitions import Every, Partitions, read_start
 from lake_assets.tables.partitioning.time_zones import check_hours, zone_of
-
-
-def by_column(value: object) -> object:
-    """Convert a column's name into partitions by its values."""
-    return {"by": value} if isinstance(value, str) else value
 
 
 def _as_text(value: Any) -> Any:
@@ -39,7 +42,7 @@ class PartitionSettings(Strict):
     every: Every | None = Field(
         default=None, description="by time: the length of a partition; default: each value is a partition"
     )
-    timezone: str | None = Field(
+    timezone: Annotated[str, checked(zone_of)] | None = Field(
         default=None,
         description="with every: IANA name of the time zone of hours, days and months (Europe/Berlin); default: UTC",
     )
@@ -52,14 +55,6 @@ class PartitionSettings(Strict):
         description="values with their own partition; others are in the partition __other__; default: one partition "
         "per existing value",
     )
-
-    @field_validator("timezone")
-    @classmethod
-    def _timezone(cls, value: str | None) -> str | None:
-        with as_value_errors():
-            if value is not None:
-                zone_of(value)
-        return value
 
     @field_validator("values")
     @classmethod
@@ -92,3 +87,7 @@ class PartitionSettings(Strict):
         start = read_start(self.start, self.every) if self.start is not None and self.every else None
         values = tuple(self.values) if self.values is not None else None
         return Partitions(self.by, self.every, self.timezone or "UTC", start, values)
+
+
+Partitioning = Annotated[PartitionSettings | None, text_as("by"), OrText()]
+"""Partitions, or a column with a partition per value."""

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ByteSize,
-    Field,
-    field_validator,
-)
+from pydantic import ByteSize, Field, field_validator
 
 from lake_assets.formats.files.file_streams import Limits
-from lake_assets.lake import TableId
 from lake_assets.lake.paths import LocalPath
 from lake_assets.models.model_spec import Span
 from lake_assets.models.python.python_model import WriteMode
@@ -21,25 +15,29 @@ from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSetti
 from lake_assets.pipeline.config.audit_settings import ModelAudits
 from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
-from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.partition_settings import Partitioning
 from lake_assets.pipeline.config.setting_types import (
     ColumnName,
     Columns,
+    Duration,
     Names,
     OrText,
     Strict,
-    as_value_errors,
+    TableName,
+    checked,
     combination,
     seconds_of,
+    table_to_write,
+    text_as,
 )
-from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable, table_entry
+from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable
 from lake_assets.tables.specs import Limit
 
 
 class SourceOfRecords(Strict):
     """An Iceberg table to which another system appends records."""
 
-    table: str = Field(description="namespace.table in the lake's catalog")
+    table: TableName = Field(description="namespace.table in the lake's catalog")
     value: ColumnName = Field(default="value", description="column with the record, as text or bytes")
     key: ColumnName | None = Field(default=None, description="column with the record's key, if it is separate")
     order: Columns = Field(
@@ -55,13 +53,6 @@ class SourceOfRecords(Strict):
     on_replaced: Literal["stop", "append"] = Field(
         default="stop", description="the same if the table was dropped and created again"
     )
-
-    @field_validator("table")
-    @classmethod
-    def _table(cls, value: str) -> str:
-        with as_value_errors():
-            TableId.parse(value)
-        return value
 
 
 class Stream(Batches, TableSettings):
@@ -106,7 +97,7 @@ class Stream(Batches, TableSettings):
         pattern=r"^\w+$",
     )
     prefix: str = Field(default="", description="prefix of the tables' names in the lake", pattern=r"^\w*$")
-    max_rejected: str | int | None = Field(
+    max_rejected: Annotated[str | int, checked(Limit.parse)] | None = Field(
         default=None,
         description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond it, the table "
         "stops; default: any number",
@@ -127,7 +118,7 @@ class Stream(Batches, TableSettings):
         default="stop", description="default for the stream's tables: see their on_conflict"
     )
     on_misfit: OnMisfit = Field(default="reject", description="default for the stream's tables: see their on_misfit")
-    tables: list[Annotated[StreamTable, BeforeValidator(table_entry), OrText()]] = Field(
+    tables: list[Annotated[StreamTable, text_as("table"), OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first match applies, but exact "
         "names win over patterns",
@@ -143,14 +134,6 @@ class Stream(Batches, TableSettings):
                     f"{value}: raw.{value} would be the list of {what} of a stream {value[: -len(end)]}: choose a name "
                     f"that does not end in {end}"
                 )
-        return value
-
-    @field_validator("max_rejected")
-    @classmethod
-    def _limit(cls, value: str | int | None) -> str | int | None:
-        with as_value_errors():
-            if value is not None:
-                Limit.parse(value)
         return value
 
     @combination
@@ -184,25 +167,42 @@ class RangeOfModel(Strict):
     """The column by which a model is recomputed in ranges, and the range of source rows of a result row."""
 
     column: ColumnName = Field(description="output column: a date, timestamp or whole number")
-    back: str | float = Field(
+    back: Duration = Field(
         default=0, description="how far before its column's value a row reads (7d, 12h; for numbers, in their unit)"
     )
-    forward: str | float = Field(default=0, description="how far after its column's value a row reads")
+    forward: Duration = Field(default=0, description="how far after its column's value a row reads")
     cumulative: bool = Field(
         default=False, description="a row reads all earlier rows: recompute everything from the earliest change on"
     )
 
-    @field_validator("back", "forward")
-    @classmethod
-    def _span(cls, value: str | float) -> str | float:
-        seconds_of(value)
-        return value
+
+class ModelSettings(Batches, TableSettings):
+    """Settings of SQL models and Python models."""
+
+    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
+    partitions: Partitioning = Field(
+        default=None,
+        description="partitions of the table, in Iceberg and in Dagster: by time (by, every, timezone, start), by "
+        "listed values (by, values), or by each value of a column (its name)",
+    )
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if the snapshot of a source that the table has absorbed is missing (expired): stop the table, or "
+        "rebuild it from the current contents of its sources",
+    )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if a source was dropped and created again: stop the table, or rebuild it from the current "
+        "contents of its sources",
+    )
 
 
-class SqlModel(Batches, TableSettings):
+class SqlModel(ModelSettings):
     """A SELECT over tables of the lake, maintained as a table."""
 
-    name: str = Field(description="layer.table, for example agg.city_population")
+    name: Annotated[str, table_to_write("created by lake_assets itself: put the model into")] = Field(
+        description="layer.table, for example agg.city_population"
+    )
     write: WriteMode | None = Field(
         default=None,
         description="apply the rows of a SELECT over changes, such as {{ changes('raw.playback') }}: append them, "
@@ -225,25 +225,9 @@ class SqlModel(Batches, TableSettings):
     key: Columns = Field(
         default_factory=list, description="columns that identify a row; default: derived from the query"
     )
-    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
-    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
-        default=None,
-        description="partitions of the table, in Iceberg and in Dagster: by time (by, every, timezone, start), by "
-        "listed values (by, values), or by each value of a column (its name)",
-    )
     range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
     on_query_change: Literal["rebuild", "stop"] = Field(
         default="rebuild", description="if the query has changed: rebuild the table on the next run, or stop it"
-    )
-    on_gap: Literal["stop", "rebuild"] = Field(
-        default="stop",
-        description="if the snapshot of a source that the table has absorbed is missing (expired): stop the table, or "
-        "rebuild it from the current contents of its sources",
-    )
-    on_replaced: Literal["stop", "rebuild"] = Field(
-        default="stop",
-        description="if a source was dropped and created again: stop the table, or rebuild it from the current "
-        "contents of its sources",
     )
     audits: ModelAudits = Field(
         default_factory=list,
@@ -257,18 +241,6 @@ class SqlModel(Batches, TableSettings):
         ge=0,
         le=1,
     )
-
-    @field_validator("name")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        with as_value_errors():
-            table = TableId.parse(value)
-        if table.namespace[0].lower() in ("icdc", "raw"):
-            raise ValueError(
-                f"{value}: tables in {table.namespace[0]} are created by lake_assets itself: put the model into "
-                "another namespace, for example agg"
-            )
-        return value
 
     @combination
     def _one_text(self) -> Iterator[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 from pyspark.errors import PySparkException
 
 from lake_assets.errors import LakeError, ModelError, PipelineError
@@ -21,11 +21,10 @@ from lake_assets.models.python.python_model import PythonModel, replaced
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.sql_template import SqlTemplate, tables_of
 from lake_assets.models.sql.sql_errors import located
-from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, combined_settings
+from lake_assets.pipeline.config.asset_settings import AssetSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
-from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.pipeline_config import SqlModel
-from lake_assets.pipeline.config.setting_types import OrText, seconds_of
+from lake_assets.pipeline.config.pipeline_config import ModelSettings, SqlModel
+from lake_assets.pipeline.config.setting_types import seconds_of
 from lake_assets.pipeline.config.sql_positions import ModelText
 from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 
@@ -33,20 +32,10 @@ from lake_assets.pipeline.config.stream_tables import Batches, batch_size
 DEFAULT_FILE = "models.py"
 
 
-class PythonModelSettings(Batches, TableSettings):
+class PythonModelSettings(ModelSettings):
     """Settings of a Python model in addition to the arguments of its decorator."""
 
-    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
-    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
-        default=None, description="partitions of the table, in Iceberg and in Dagster"
-    )
     audits: Audits = Field(default_factory=list, description="conditions that the table must meet before publishing")
-    on_gap: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if the snapshot of an input that the table has absorbed is missing (expired)"
-    )
-    on_replaced: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if an input was dropped and created again"
-    )
 
 
 def python_files(declared: Sequence[Path], folder: Path | None) -> list[Path]:
@@ -130,9 +119,6 @@ def python_spec(
 
     Args:
         lake: the lake, with tables that the pipeline does not declare.
-        pipeline: the name of the pipeline.
-        model: the model.
-        tables: the tables of the pipeline.
         outer, assets: settings of the pipeline, as defaults for its models.
 
     Raises:
@@ -222,19 +208,13 @@ def _imported(file: Path) -> ModuleType:
 
 def _is_of_spark(error: BaseException) -> bool:
     """Whether PySpark raised an error: it asserts that a session has been started."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and str(frame.tb_frame.f_globals.get("__name__", "")).startswith("pyspark.")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__", "")).startswith("pyspark.")
 
 
 def _at(error: BaseException, path: Path) -> str:
     """Return the line of a file at which an error occurred."""
-    line, frame = None, error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == str(path):
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        line = error.lineno
-    return f" (line {line})" if line else ""
+    lines = [n for frame, n in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno:
+        lines.append(error.lineno)
+    return f" (line {lines[-1]})" if lines else ""

@@ -1,4 +1,4 @@
-"""Lines of a pipeline's settings in its YAML file."""
+"""Nodes and lines of a pipeline's settings in its YAML file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from lake_assets.pipeline.config.sql_positions import child
 
 Place = tuple[int | str, ...]
 
@@ -28,11 +26,23 @@ class SettingLines:
 
     @cached_property
     def _node(self) -> yaml.Node | None:
-        try:
-            documents = yaml.compose_all(self.path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-            return next((d for d in documents if child(d, "attributes")), None)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            return None
+        return next((d for d in documents_of(self.path) if child(d, "attributes")), None)
+
+
+def documents_of(path: Path) -> list[yaml.Node]:
+    """Return the documents of a YAML file; none if the file cannot be read."""
+    try:
+        return list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return []
+
+
+def child(node: yaml.Node | None, *names: str) -> yaml.Node | None:
+    """Return the value of nested mappings under some names."""
+    for name in names:
+        entries = node.value if isinstance(node, yaml.MappingNode) else []
+        node = next((v for k, v in entries if isinstance(k, yaml.ScalarNode) and k.value == name), None)
+    return node
 
 
 def line_of(node: yaml.Node | None, path: Sequence[Any]) -> int:

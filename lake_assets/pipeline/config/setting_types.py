@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Generator, Iterable
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from lake_assets.errors import LakeError
+from lake_assets.lake import TableId
 from lake_assets.lake.names import read_column
 
 _COMBINATION = "_is_combination"
@@ -78,9 +79,25 @@ def as_value_errors() -> Generator[None]:
         raise ValueError(str(e)) from e
 
 
+def checked(read: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator that keeps a value which `read` accepts."""
+
+    def check(value: Any) -> Any:
+        with as_value_errors():
+            read(value)
+        return value
+
+    return AfterValidator(check)
+
+
 def listed(value: object) -> object:
     """Wrap a single name in a list."""
     return [value] if isinstance(value, str) else value
+
+
+def text_as(name: str) -> BeforeValidator:
+    """Return a validator that reads a text as settings with this text under a name."""
+    return BeforeValidator(lambda value: {name: value} if isinstance(value, str) else value)
 
 
 class OrText:
@@ -107,3 +124,20 @@ Columns = Annotated[list[ColumnName], BeforeValidator(listed), OrText()]
 
 Names = Annotated[list[str], BeforeValidator(listed), OrText()]
 """One name or a list of them."""
+
+Duration = Annotated[str | float, checked(seconds_of)]
+"""A number of seconds, or a text such as `30s`, `5m`, `1h` and `7d`."""
+
+TableName = Annotated[str, checked(TableId.parse)]
+"""The name of a table in the lake: `namespace.name`."""
+
+
+def table_to_write(advice: str) -> AfterValidator:
+    """Return a validator of tables that users name, which are in no layer that the package fills itself."""
+
+    def check(name: str) -> None:
+        layer = TableId.parse(name).namespace[0]
+        if layer.lower() in ("icdc", "raw"):
+            raise ValueError(f"{name}: tables in {layer} are {advice} another namespace, for example agg")
+
+    return checked(check)

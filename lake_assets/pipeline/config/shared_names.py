@@ -42,11 +42,6 @@ def refused(contents: StreamContents, claims: Sequence[Claim], models: Collectio
 
     The claim that created the staging table keeps it. If there is no such table, tables declared by name win over
     matches of patterns, and among these the first.
-
-    Args:
-        contents: who made existing staging tables.
-        claims: all claims of a pipeline.
-        models: the tables of its models.
     """
     by_name: dict[TableId, list[Claim]] = {}
     for claim in claims:

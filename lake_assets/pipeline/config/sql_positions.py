@@ -15,6 +15,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.paths import local_path
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.sql_errors import Origin, line_of, located
+from lake_assets.pipeline.config.setting_lines import child, documents_of
 
 
 @dataclass(frozen=True)
@@ -41,21 +42,20 @@ def read_sql(name: str, sql_file: Path, folder: Path) -> ModelText:
 
 def origins(path: Path) -> dict[str, Origin]:
     """Return, by model, the position of its SQL in a YAML file; empty if the file is unreadable or has no models."""
-    try:
-        documents = list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return {}
     positions: dict[str, Origin] = {}
-    for document in documents:
-        models = child(child(document, "attributes"), "models")
-        for model in models.value if isinstance(models, yaml.SequenceNode) else []:
-            name, sql = child(model, "name"), child(model, "sql")
-            if isinstance(name, yaml.ScalarNode) and isinstance(sql, yaml.ScalarNode):
-                positions[name.value] = origin_of(path, sql)
+    for model in (m for document in documents_of(path) for m in _models(document)):
+        name, sql = child(model, "name"), child(model, "sql")
+        if isinstance(name, yaml.ScalarNode) and isinstance(sql, yaml.ScalarNode):
+            positions[name.value] = _origin(path, sql)
     return positions
 
 
-def origin_of(path: Path, sql: yaml.ScalarNode) -> Origin:
+def _models(document: yaml.Node | None) -> list[yaml.Node]:
+    models = child(document, "attributes", "models")
+    return models.value if isinstance(models, yaml.SequenceNode) else []
+
+
+def _origin(path: Path, sql: yaml.ScalarNode) -> Origin:
     """Return the position of a scalar's lines: each line is known for `|`, only the first for folded scalars."""
     if sql.style == "|":
         return Origin(str(path), sql.start_mark.line + 2)
@@ -63,31 +63,18 @@ def origin_of(path: Path, sql: yaml.ScalarNode) -> Origin:
     return Origin(str(path), sql.start_mark.line + 1, line_by_line)
 
 
-def child(node: yaml.Node | None, name: str) -> yaml.Node | None:
-    """Return the value of a mapping under a name."""
-    if isinstance(node, yaml.MappingNode):
-        return next((v for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == name), None)
-    return None
-
-
 def model_mistakes(path: Path, node: yaml.Node | None) -> tuple[list[str], list[str]]:
-    """Return SQL files of models that cannot be read, and mistakes in their SQL that can be found without the lake.
-
-    Args:
-        path: the YAML file.
-        node: its content.
-    """
-    models = child(child(node, "attributes"), "models")
+    """Return SQL files of models that cannot be read, and mistakes in their SQL that can be found without the lake."""
     missing: list[str] = []
     mistakes: list[str] = []
     reads: dict[TableId, tuple[TableId, ...]] = {}
     texts: dict[TableId, ModelText] = {}
-    for model in models.value if isinstance(models, yaml.SequenceNode) else []:
+    for model in _models(node):
         name, sql, file = (child(model, key) for key in ("name", "sql", "sql_file"))
         if not isinstance(name, yaml.ScalarNode) or child(model, "write") is not None:
             continue  # templates are read with the declaration
         if isinstance(sql, yaml.ScalarNode):
-            text = ModelText(sql.value, origin_of(path, sql))
+            text = ModelText(sql.value, _origin(path, sql))
         elif isinstance(file, yaml.ScalarNode):
             try:
                 text = read_sql(name.value, local_path(file.value), path.parent)
@@ -112,12 +99,7 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> tuple[list[str], list[
 def circles_of(
     reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId, ModelText]
 ) -> dict[tuple[TableId, ...], str]:
-    """Return every circle of models once, with its description.
-
-    Args:
-        reads: by model, the tables that it reads.
-        texts: by model, its SQL.
-    """
+    """Return every circle of models once, with its description."""
     remaining = {t: [s for s in sources if s in reads] for t, sources in reads.items()}
     circles: dict[tuple[TableId, ...], str] = {}
     while True:

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator
 
 from lake_assets.final.column_selection import read_columns
 from lake_assets.formats import SourceTable
 from lake_assets.formats.types.text_types import normal
 from lake_assets.pipeline.config.asset_settings import TableSettings
 from lake_assets.pipeline.config.audit_settings import Audits
-from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.partition_settings import Partitioning
 from lake_assets.pipeline.config.setting_types import (
     ColumnName,
     Columns,
+    Duration,
     Names,
     OrText,
     Strict,
     as_value_errors,
+    checked,
     combination,
     seconds_of,
 )
@@ -45,16 +42,9 @@ class Batches(Strict):
     max_rows: int | None = Field(
         default=None, description="like max_files, by the approximate number of pending rows", gt=0
     )
-    max_wait: str | float | None = Field(
+    max_wait: Duration | None = Field(
         default=None, description="how long a smaller batch waits for more changes (30s, 5m, 1h); default: not at all"
     )
-
-    @field_validator("max_wait")
-    @classmethod
-    def _max_wait(cls, value: str | float | None) -> str | float | None:
-        if value is not None:
-            seconds_of(value)
-        return value
 
 
 def batch_size(wait: str | float | None, *declared: Batches) -> BatchSize:
@@ -94,14 +84,16 @@ OnMisfit = Annotated[
 class StreamTable(Batches, TableSettings):
     """One table of a stream, or all that a pattern matches: one `staging` and one `final` table each."""
 
-    table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
+    table: Annotated[str, checked(SourceTable.parse)] = Field(
+        description="source table as schema.table; * and ? match any name: public.*"
+    )
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
     key: Annotated[list[ColumnName] | list[list[ColumnName]], BeforeValidator(_one_or_several), OrText()] = Field(
         default_factory=list,
         description="key columns; default: the stream's key; a list of lists: the first of these keys whose columns "
         "the table has; *: identify rows by a hash of all their values, and count copies of equal rows",
     )
-    rename: dict[ColumnName, ColumnName] = Field(
+    rename: Annotated[dict[ColumnName, ColumnName], AfterValidator(whole_chains)] = Field(
         default_factory=dict,
         description="columns that the source renamed, old name: new name (no stream reports a rename); old name: old "
         "name declares that the column was dropped, if that looks like a rename",
@@ -146,17 +138,17 @@ class StreamTable(Batches, TableSettings):
         description="columns whose changes open a new version of an scd2 table's row; others are updated in place; "
         "default: all",
     )
-    columns: Names = Field(
+    columns: Annotated[Names, checked(read_columns)] = Field(
         default_factory=list,
         description="columns of the final table, as a SELECT list over staging's columns: `* EXCEPT (photo)`, "
         "`lower(email) AS email` (replaces the star's column); default: all",
     )
-    partition_by: Names = Field(
+    partition_by: Annotated[Names, checked(lambda fields: list(map(PartitionField.parse, fields)))] = Field(
         default_factory=list,
         description="partition fields of the final table: a column, years(c), months(c), days(c), hours(c), "
         "bucket(16, c), truncate(4, c)",
     )
-    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+    partitions: Partitioning = Field(
         default=None,
         description="partitions of the final table, in Iceberg and in Dagster: by time (by, every, timezone, start), "
         "by listed values (by, values), or by each value of a column (its name)",
@@ -172,7 +164,7 @@ class StreamTable(Batches, TableSettings):
         "ties stay in the order of the stream. _position: the order in which the events arrive; default: the "
         "position in the source's log that the events name",
     )
-    horizon: str | float | None = Field(
+    horizon: Duration | None = Field(
         default="7d",
         description="warn of events that arrive later than this behind newer ones, by the source's time; they are "
         "absorbed in any case",
@@ -193,40 +185,6 @@ class StreamTable(Batches, TableSettings):
         description="conditions that the final table must meet before a batch is published: unique, not_null, ...",
     )
 
-    @field_validator("columns")
-    @classmethod
-    def _columns(cls, value: list[str]) -> list[str]:
-        with as_value_errors():
-            read_columns(value)
-        return value
-
-    @field_validator("partition_by")
-    @classmethod
-    def _partition_by(cls, value: list[str]) -> list[str]:
-        with as_value_errors():
-            for text in value:
-                PartitionField.parse(text)
-        return value
-
-    @field_validator("horizon")
-    @classmethod
-    def _horizon(cls, value: str | float | None) -> str | float | None:
-        if value is not None:
-            seconds_of(value)
-        return value
-
-    @field_validator("table")
-    @classmethod
-    def _table(cls, value: str) -> str:
-        with as_value_errors():
-            SourceTable.parse(value)
-        return value
-
-    @field_validator("rename")
-    @classmethod
-    def _rename(cls, value: dict[str, str]) -> dict[str, str]:
-        return whole_chains(value)
-
     @field_validator("types")
     @classmethod
     def _types(cls, value: dict[str, str]) -> dict[str, str]:
@@ -234,18 +192,16 @@ class StreamTable(Batches, TableSettings):
             return {name: normal(kind) for name, kind in value.items()}
 
     @combination
-    def _audited(self) -> Iterator[str]:
-        if self.audits and not self.final:
-            yield (f"{self.table}: `audits` apply to the final table, and with `final: false` there is no final table")
-
-    @combination
-    def _one_partitioning(self) -> Iterator[str]:
+    def _of_the_final_table(self) -> Iterator[str]:
         if self.partitions and self.partition_by:
-            yield (f"{self.table}: `partitions` also defines the Iceberg partitions: leave `partition_by` out")
-        if self.partitions and not self.final:
-            yield (
-                f"{self.table}: `partitions` apply to the final table, and with `final: false` there is no final table"
-            )
+            yield f"{self.table}: `partitions` also defines the Iceberg partitions: leave `partition_by` out"
+        apply = {
+            "`audits` apply": bool(self.audits),
+            "`partitions` apply": self.partitions is not None,
+            "`max_wait` applies": self.max_wait is not None,
+        }
+        for settings in (text for text, is_set in apply.items() if is_set and not self.final):
+            yield f"{self.table}: {settings} to the final table, and with `final: false` there is no final table"
 
     @property
     def is_pattern(self) -> bool:
@@ -273,13 +229,6 @@ class StreamTable(Batches, TableSettings):
             yield f"{self.table}: `key: '*'` cannot be combined with other keys"
         if len({frozenset(k) for k in keys}) < len(keys) or any(len(set(k)) < len(k) for k in keys):
             yield f"{self.table}: `key` names a column, or the same columns, twice"
-
-    @combination
-    def _waits(self) -> Iterator[str]:
-        if self.max_wait is not None and not self.final:
-            yield (
-                f"{self.table}: `max_wait` applies to the final table, and with `final: false` there is no final table"
-            )
 
     @property
     def by_row(self) -> bool:
@@ -309,8 +258,3 @@ class StreamTable(Batches, TableSettings):
                 f"{self.table}: `write: overwrite-partitions` is for `mode: scd1`, and for tables with `partition_by` "
                 "or `partitions`"
             )
-
-
-def table_entry(value: object) -> object:
-    """Convert a table's name into a mapping of settings."""
-    return {"table": value} if isinstance(value, str) else value

@@ -29,11 +29,11 @@ def read_pipeline(path: Path) -> PipelineConfig:
     Raises:
         PipelineError: the file is missing or not YAML, or settings are wrong; lists all of them with their lines.
     """
-    found = read_settings(path)
-    if found.mistakes or found.config is None:
-        raise PipelineError("\n".join([*found.mistakes, *found.sql_mistakes]))
+    settings = read_settings(path)
+    if settings.mistakes or settings.config is None:
+        raise PipelineError("\n".join([*settings.mistakes, *settings.sql_mistakes]))
     # A mistake in a model's SQL concerns its table: see `DeclaredTables`.
-    return found.config
+    return settings.config
 
 
 @dataclass(frozen=True)
@@ -77,33 +77,29 @@ def read_settings(path: Path) -> Settings:
             f"{_shape(content)}"
         )
     missing_files, sql_mistakes = model_mistakes(path, node)
-    validate = _job if content["type"] == JOB else PipelineConfig.model_validate
     model = CapturedJobConfig if content["type"] == JOB else PipelineConfig
-    attributes, left_out = content["attributes"], LeftOut()
+    attributes, omissions = content["attributes"], Omissions()
     config: PipelineConfig | None = None
     while config is None:
         try:
-            config = validate(attributes)
+            declared = model.model_validate(attributes)
+            config = pipeline_of_job(declared) if isinstance(declared, CapturedJobConfig) else declared
         except ValidationError as e:
             lines = {line for line, _ in wrong}
             errors = [(place, line_of(node, ("attributes", *place)), t) for place, t in setting_errors(model, e)]
             # A value that is wrong in YAML is read as none.
             wrong += [(line, text) for _, line, text in errors if line not in lines]
-            remaining = left_out.without(attributes, [place for place, _, _ in errors])
+            remaining = omissions.without(attributes, [place for place, _, _ in errors])
             if content["type"] == JOB or remaining in (None, attributes):
                 break
             attributes = remaining
     if missing_files and config is not None:
-        config = left_out.without_files(config, path.parent)
+        config = omissions.without_files(config, path.parent)
     texts = [f"{path}{f', line {line}' if line else ''}: {text}" for line, text in dict.fromkeys(wrong)]
-    return Settings(config, (*texts, *missing_files), tuple(sql_mistakes), left_out.names)
+    return Settings(config, (*texts, *missing_files), tuple(sql_mistakes), omissions.names)
 
 
-def _job(attributes: Any) -> PipelineConfig:
-    return pipeline_of_job(CapturedJobConfig.model_validate(attributes))
-
-
-class LeftOut:
+class Omissions:
     """The tables of a pipeline's settings that are left out because of mistakes.
 
     Attributes:
@@ -114,12 +110,7 @@ class LeftOut:
         self.names: frozenset[str] | None = frozenset()
 
     def without(self, attributes: Any, places: Sequence[Sequence[int | str]]) -> Any:
-        """Return settings without those at some places, or without the tables that they belong to; None: none remain.
-
-        Args:
-            attributes: the settings of a pipeline.
-            places: where settings are wrong.
-        """
+        """Return settings without those at some places, or the tables that they belong to; None: none remain."""
         wrong = {_entry_of(place) for place in places}
         if not isinstance(attributes, dict) or () in wrong:
             return None

@@ -1,159 +1,39 @@
-"""`lake-assets run` and `lake-assets status`."""
+"""`lake-assets status`: how far each table is, and what stands in its way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
-import typer
-from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from rich.markup import escape
-from rich.table import Table
 
-from lake_assets.commands.printing import (
-    console,
-    local,
-    outcome_json,
-    outcome_table,
-    pipeline_note,
-    print_json,
-    rejection_note,
-    size,
-    stderr,
-    visible,
-)
-from lake_assets.commands.table_problems import failure_text, lost_history, renamed_columns, retry_command
-from lake_assets.errors import HistoryError, InputError, PipelineError
-from lake_assets.examples import shipped_pipelines
+from lake_assets.capture.renamed_columns import renamed_since
+from lake_assets.commands.printing import console, listing, print_json, size
+from lake_assets.commands.table_lookup import AsJson
+from lake_assets.errors import HistoryError, InputError
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
-from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
-from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
+from lake_assets.ingest.staging.raw_windows import missing_after_rollback, what_is_missing
+from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY, source_of
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import row_count, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
-from lake_assets.lake.names import nearest
 from lake_assets.models.python.python_model_spec import ignored_lookups
-from lake_assets.pipeline import Pipeline, own_pipelines
-from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
-from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.standing_failures import standing
+from lake_assets.tables.pending_windows import rebuild_advice, window_of
+from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-
-# Exit code of a run that rejected records and in which no table failed.
-REJECTED = 3
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-
-
-def find_pipeline(name: str) -> Pipeline:
-    """Load the pipeline of a YAML file or of a folder with a defs.yaml, or a shipped one by its name.
-
-    Raises:
-        PipelineError: no such pipeline, or its settings are wrong.
-        ConfigError: the name is a URL or not a valid path.
-    """
-    return Pipeline.load(find_file(name))
-
-
-def find_file(name: str) -> Path:
-    """Return the file of a pipeline; see `find_pipeline`."""
-    path, shipped = local(Path(name), "the pipeline"), {p.parent.name: p for p in shipped_pipelines()}
-    if path.is_dir() and (path / "defs.yaml").is_file():
-        return path / "defs.yaml"
-    if path.is_file():
-        return path
-    if name in shipped:
-        return shipped[name]
-    here = (
-        sorted(p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml")) if path.parent.is_dir() else []
-    )
-    problem = f"{path} is a folder without a defs.yaml" if path.is_dir() else f"no pipeline {name}"
-    raise PipelineError(
-        f"{problem}{nearest(path.name, [*shipped, *here])}: name a YAML file, a folder with a defs.yaml, or a shipped "
-        f"pipeline ({', '.join(shipped)})"
-    )
-
-
-def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ComputedSpec | JobSpec:
-    """Return the current declaration of a model, a final table or the table of a job.
-
-    Args:
-        lake: the lake with the table.
-        table: layer.name.
-        pipeline: as for `find_pipeline`; default: search the shipped pipelines and those in LAKE_PIPELINES.
-
-    Raises:
-        PipelineError: no pipeline declares the table, or it is a raw or staging table.
-    """
-    requested = TableId.parse(table)
-    searched = [find_pipeline(pipeline)] if pipeline else [*map(Pipeline.load, shipped_pipelines()), *own_pipelines()]
-    declared: list[str] = []
-    for candidate in searched:
-        for spec in candidate.specs(lake, alone=False):
-            declared.append(str(spec.table))
-            if spec.table == requested and isinstance(spec, ComputedSpec | JobSpec):
-                return spec
-            if spec.table == requested:
-                raise PipelineError(
-                    f"{requested} holds records and events as they arrived, so there is nothing to compare them with: "
-                    "verify final tables, models and tables of jobs"
-                )
-    names = ", ".join(c.name for c in searched)
-    where = "" if pipeline else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"
-    raise PipelineError(f"no table {requested} in pipeline {names}{nearest(str(requested), declared)}{where}")
-
-
-def run(
-    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
-    table: Annotated[list[str] | None, typer.Option("--table", "-t", help="only this table; may be repeated")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Absorb everything that is pending, then exit (for cron).
-
-    Exit code: 1 if a table failed; 3 if no table failed but records were rejected, unless their stream allows it
-    (max_rejected).
-    """
-    loaded, lake = find_pipeline(pipeline), Lake.load()
-    if table:
-        existing = {str(s.table) for s in loaded.specs(lake)}
-        if unknown := sorted(set(table) - existing):
-            near = nearest(unknown[0], existing)
-            raise PipelineError(
-                f"{pipeline} has no table {', '.join(unknown)}{near}; it has {', '.join(sorted(existing)) or 'none'}"
-            )
-    if as_json:
-        outcomes = loaded.run(lake, table)
-        print_json([outcome_json(o) for o in outcomes])
-    else:
-        with console.status("looking at what is pending") as status:
-            outcomes = loaded.run(
-                lake, table, on_start=lambda name: status.update(f"absorbing: {escape(visible(name))}")
-            )
-        console.print(outcome_table(outcomes))
-    for note in filter(None, (rejection_note(outcomes, pipeline), pipeline_note(outcomes, pipeline))):
-        stderr.print(note, markup=False)
-    if any(o.status == "failed" for o in outcomes):
-        raise typer.Exit(1)
-    if _unexpected_rejects(loaded, lake, outcomes):
-        raise typer.Exit(REJECTED)
-
-
-def _unexpected_rejects(pipeline: Pipeline, lake: Lake, outcomes: Sequence[Outcome]) -> bool:
-    """Whether records were rejected of a stream without `max_rejected`."""
-    tables = {o.table for o in outcomes if o.rejected}
-    specs = pipeline.specs(lake, alone=False) if tables else []
-    return any(str(s.table) in tables and s.max_rejected is None for s in specs if isinstance(s, RawSpec | StagingSpec))
 
 
 @dataclass(frozen=True)
@@ -233,15 +113,7 @@ def status(as_json: AsJson = False) -> None:
         home = lake.config.home
         console.print(f"no pipeline has filled a table in the lake at {home} yet: try `lake-assets demo`", markup=False)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header, justify in (
-        ("table", "left"),
-        ("rows", "right"),
-        ("watermark", "left"),
-        ("behind", "left"),
-        ("last run (UTC)", "left"),
-    ):
-        table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    table = listing("table", "rows", "watermark", "behind", "last run (UTC)", right=["rows"], fold=True)
     for s in statuses:
         marks = ", ".join(f"{source} @ {snapshot}" for source, snapshot in s.watermark.items())
         table.add_row(
@@ -266,7 +138,7 @@ def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatu
     known = {t.table for t in tables}
     missing = [TableStatus(f.table, f.pipeline, None, {}, {}, 0.0, None) for t, f in failures.items() if t not in known]
     return [
-        replace(t, failure=failure_text(failure), retry=retry_command(failure)) if failure else t
+        replace(t, failure=_failure_text(failure), retry=_retry_command(failure)) if failure else t
         for t in (*tables, *missing)
         for failure in (failures.get(t.table),)
     ]
@@ -309,9 +181,9 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         result = replace(result, watermark={source: mark.snapshot for source, mark in marks.items()})
         idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
         sources = {s: lake.find(s) for s in marks}
-        windows = {s: _newer(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
+        windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
         waiting = backlog(lake, table_id)
-        lost = lost_history(table_id, table, {s: sources[s] for s in windows})
+        lost = _lost_history(table_id, table, {s: sources[s] for s in windows})
     except (HistoryError, InputError) as e:
         return replace(result, error=str(e))
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
@@ -323,14 +195,14 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         waiting=waiting,
         rows_behind=sum(w.rows for w in windows.values()),
         lost=lost,
-        renamed=renamed_columns(marks, sources),
+        renamed=_renamed_columns(marks, sources),
         landing=unused_folder(table),
         rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
     )
 
 
 @dataclass(frozen=True)
-class _Newer:
+class _Arrears:
     """Changes of a source since a snapshot; `snapshots` is None if that is not an ancestor."""
 
     snapshots: int | None
@@ -338,13 +210,13 @@ class _Newer:
     oldest_ms: int | None = None
 
 
-def _newer(table: IcebergTable, loaded: IcebergTable | None, start: int | None) -> _Newer:
+def _arrears(table: Table, loaded: Table | None, start: int | None) -> _Arrears:
     if loaded is None:
-        return _Newer(None)
+        return _Arrears(None)
     head, about = loaded.metadata.current_snapshot_id, table.properties.get(SOURCE_TABLE_PROPERTY)
     of = SourceTable.parse(about) if about else None
     if head is None and start is not None and of is None and (emptied := loaded.snapshot_by_id(start)):
-        return _Newer(1, visible_rows(emptied))  # it was replaced by an empty table
+        return _Arrears(1, visible_rows(emptied))  # it was replaced by an empty table
     if of:
         # A raw table may have many staging tables: snapshots without records for this one do not move its watermark.
         start = nothing_until(loaded, start, head, of)
@@ -355,12 +227,12 @@ def _newer(table: IcebergTable, loaded: IcebergTable | None, start: int | None) 
         newer.append(snapshot)
     else:
         if start is not None:
-            return _Newer(None)
+            return _Arrears(None)
     rows = arrived(loaded, start, head, of) if of else None
     if rows is None:
         changed = (s for s in newer if s.summary is None or s.summary.operation != Operation.REPLACE)
         rows = sum(sum(counts(s)) for s in changed)
-    return _Newer(len(newer), rows, newer[-1].timestamp_ms if newer else None)
+    return _Arrears(len(newer), rows, newer[-1].timestamp_ms if newer else None)
 
 
 def _own_tables(lake: Lake) -> list[TableId]:
@@ -393,3 +265,61 @@ def _behind(status: TableStatus) -> str:
     if not parts:
         return "[green]up to date[/]"
     return f"[{'bold red' if status.failure else 'yellow'}]{escape('; '.join(parts))}[/]"
+
+
+def _failure_text(failure: Failure) -> str:
+    """Return when and why the last step of a table failed, and the command that tries again."""
+    command = _retry_command(failure)
+    then = f"\nThen `{command}` tries again" if command else ""
+    return f"failed at {datetime.fromtimestamp(failure.at, UTC):%Y-%m-%d %H:%M:%S} UTC: {failure.error}{then}"
+
+
+def _retry_command(failure: Failure) -> str | None:
+    """Return the command that runs the failed step again; None if the file of its pipeline is unknown."""
+    if not failure.file:
+        return None
+    return f"lake-assets run {shlex.quote(failure.file)} --table {shlex.quote(failure.table)}"
+
+
+def _lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | None]) -> list[str]:
+    """Return the sources whose history since the watermark is lost, each with what to do."""
+    if source_of(table) is not None:
+        return _undone_records(table_id, table, sources)
+    texts: list[str] = []
+    for name, source in sources.items():
+        if source is None:
+            texts.append(f"{name}, which was read before, does not exist any more")
+            continue
+        source_id = TableId.parse(name)
+        if lost := window_of(table_id, table, source_id, source).lost:
+            # A raw table may be the only copy of its records: its next run says what to do.
+            advice = (
+                f". {rebuild_advice(table_id, source_id, option=lost.option)}" if table_id.namespace != ("raw",) else ""
+            )
+            texts.append(f"{lost.why}{advice}")
+    return texts
+
+
+def _undone_records(table_id: TableId, table: Table, raws: Mapping[str, Table | None]) -> list[str]:
+    """Return which raw tables have to land records again. Not checked if history is lost: that needs Spark."""
+    windows = [(raw, window_of(table_id, table, TableId.parse(n), raw)) for n, raw in raws.items() if raw is not None]
+    return [
+        what_is_missing(table_id, window.source, missing)
+        for raw, window in windows
+        if (missing := missing_after_rollback(raw, window))
+    ]
+
+
+def _renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table | None]) -> list[str]:
+    """Return the columns that sources have renamed or dropped since they were absorbed."""
+    texts: list[str] = []
+    for name, source in sources.items():
+        # The columns of staging tables follow declared renames, and their readers do too.
+        if source is None or source_of(source) is not None:
+            continue
+        if changes := renamed_since(source, marks[name].snapshot):
+            texts.append(
+                f"columns of {name} have changed their names since it was absorbed: {', '.join(changes)}. "
+                "`lake-assets check PIPELINE` names the SQL that reads a name that is gone"
+            )
+    return texts
