@@ -25,9 +25,9 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.partition_keys import NULL
-from tests.conftest import lake_on
 from tests.support.damages import Damages
 from tests.support.kills import Points, killed_everywhere
+from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.saved import SavedLake
 from tests.support.streams import heads

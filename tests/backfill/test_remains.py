@@ -21,9 +21,9 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import commit_together
 from lake_assets.runtime.processes import owner
-from tests.conftest import lake_on
 from tests.support.cli import caller
 from tests.support.kills import Killed
+from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, People
 from tests.support.saved import SavedLake
 from tests.support.streams import heads

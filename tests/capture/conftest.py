@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from lake_assets import Lake
-from tests.conftest import lake_on
+from tests.support.lakes import lake_on
 
 
 @pytest.fixture(scope="session")

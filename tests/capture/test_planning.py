@@ -46,7 +46,13 @@ from lake_assets.capture.files.manifests import Entry, Summary
 from lake_assets.capture.files.partition_keys import may_hold
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
-from tests.capture.by_hand import commit_deletes, commit_miscounted, data_files, equality_delete, position_delete
+from tests.support.metadata_deletes import (
+    commit_deletes,
+    commit_miscounted,
+    data_files,
+    equality_delete,
+    position_delete,
+)
 
 
 @pytest.fixture

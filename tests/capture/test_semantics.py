@@ -9,8 +9,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.capture.icdc_metadata import raw_metadata
-from tests.capture.jvm import Java
-from tests.capture.oracle import assert_exact, bag, changes, snapshots
+from tests.support.capture_oracle import assert_exact, bag, changes, snapshots
+from tests.support.iceberg_java import Java
 
 KINDS = [
     pytest.param(2, "merge-on-read", id="v2-merge-on-read", marks=pytest.mark.long),

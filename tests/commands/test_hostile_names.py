@@ -16,9 +16,9 @@ from lake_assets import Lake, Pipeline
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
-from tests.hostile.corpus import LINES
-from tests.hostile.names import NAMES, SPELLINGS
 from tests.support.cli import Done
+from tests.support.hostile_names import NAMES, SPELLINGS
+from tests.support.hostile_values import LINES
 
 Call = Callable[..., Done]
 ALL = (*NAMES, *SPELLINGS)

@@ -20,10 +20,10 @@ from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from tests.final.test_final_tables import START, keys, value
-from tests.final.test_whole_rows import debezium
-from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
+from tests.support.item_events import debezium
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.oracle import Rows, final_rows, happened, rows_of, versions
 from tests.support.seeds import HISTORIES
 from tests.support.streams import Feed, pipeline

@@ -22,7 +22,7 @@ from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import parse
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.seeds import long_seeds
 
 FORTY = "1234567890123456789012345678901234567890"

@@ -13,7 +13,8 @@ from lake_assets import Lake
 from lake_assets.commands.run_and_status import table_status
 from lake_assets.lake import TableId
 from lake_assets.tables.outcome import Outcome
-from tests.ingest.test_rejects import TYPED, Stream, change
+from tests.support.item_events import TYPED, change
+from tests.support.item_stream import Stream
 from tests.support.seeds import long_seeds
 
 RAW, STAGING = "raw.events", "staging.items"

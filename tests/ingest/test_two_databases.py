@@ -14,7 +14,7 @@ from lake_assets.ingest.raw import source_snapshots
 from lake_assets.ingest.raw.landing import land
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
 
 
 def event(op: str, id_: int, v: str | None, lsn: int, **source: Any) -> str:

@@ -16,8 +16,8 @@ from lake_assets.errors import LostEventsError, RejectedLimitError
 from lake_assets.ingest.records import parsing
 from lake_assets.ingest.staging import staging
 from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
-from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, TEXT, TIMESTAMP, Event, Table
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.kills import Points, killed_everywhere
 from tests.support.seeds import seeds
 

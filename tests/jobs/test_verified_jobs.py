@@ -13,7 +13,7 @@ from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import NotRunError, PipelineError, SnapshotExpiredError
 from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.pipeline.verification import Difference, Verification, verify
-from tests.jobs.playback import DAILY, PLAYS, play
+from tests.support.daily_job import DAILY, PLAYS, play
 
 FULL = f"SELECT account, day, sum(seconds) AS seconds FROM {PLAYS} GROUP BY account, day"
 

@@ -20,8 +20,8 @@ from lake_assets.models.sql.model_plan import plan
 from lake_assets.models.steps import model_sources, retract_step
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.spark_tuning import planned_once
-from tests.models.test_plan import SCHEMAS
-from tests.models.test_strategies import World
+from tests.support.model_world import World
+from tests.support.schemas import SCHEMAS
 
 USERS, ORDERS = TableId.parse("final.users"), TableId.parse("final.orders")
 

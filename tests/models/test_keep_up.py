@@ -16,8 +16,8 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError, TableReplacedError
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
-from tests.models.queries import ALL, FULL, KEYS, RETRACT
 from tests.support.oracle import rows_of
+from tests.support.queries_by_strategy import ALL, FULL, KEYS, RETRACT
 from tests.support.seeds import HISTORIES
 
 JOINED = {"agg.joined": RETRACT["joined"]}

@@ -8,10 +8,10 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.models.sql.model_plan import plan
-from tests.models.maintained_constructs import BY_STRATEGY
-from tests.models.test_constructs import SCHEMAS
-from tests.models.test_maintained_constructs import prove
+from tests.support.maintained_constructs import BY_STRATEGY
+from tests.support.proven_queries import prove
 from tests.support.seeds import seeds
+from tests.support.table_changes import SCHEMAS
 
 
 # `test_maintained_constructs` takes the same queries through shorter histories.

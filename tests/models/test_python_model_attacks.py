@@ -17,40 +17,8 @@ from lake_assets import Affected, Changes, Lake, Lookup, Pipeline, model
 from lake_assets.errors import KeyMissingError, ModelError, PipelineError
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
-from lake_assets.pipeline import Outcome
-from lake_assets.pipeline.verification import verify
-from tests.models.test_python_models import pipeline, rows_in, run
 from tests.models.test_sql_templates import yaml_of
-
-
-def make(lake: Lake, columns: str, *rows: str, name: str = "src.t", mode: str = "merge-on-read") -> None:
-    lake.ensure_namespace(("src",))
-    modes = ", ".join(f"'write.{w}.mode'='{mode}'" for w in ("delete", "update", "merge"))
-    lake.spark().sql(f"CREATE TABLE {lake.sql_name(name)} ({columns}) USING iceberg TBLPROPERTIES ({modes})")
-    insert(lake, *rows, name=name)
-
-
-def insert(lake: Lake, *rows: str, name: str = "src.t") -> None:
-    if rows:
-        lake.spark().sql(f"INSERT INTO {lake.sql_name(name)} VALUES {', '.join(rows)}")
-
-
-def step(lake: Lake, declared: PythonModel, *, verified: bool = True) -> Outcome:
-    """Run a model's next step, and compare its table with a plain computation."""
-    p = pipeline(declared)
-    (outcome,) = run(lake, p).values()
-    if verified:
-        compared = verify(lake, p.specs(lake)[0])
-        assert compared.equal, compared.differences
-    return outcome
-
-
-def refusal(lake: Lake, declared: PythonModel) -> str:
-    (outcome,) = pipeline(declared).run(lake)
-    assert isinstance(outcome.exception, ModelError), outcome
-    assert not lake.exists(str(declared.table))
-    return str(outcome.exception)
-
+from tests.support.python_models import insert, make, pipeline, refusal, rows_in, run, step
 
 # --- values --------------------------------------------------------------------------------------------------------
 

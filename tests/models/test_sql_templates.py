@@ -16,8 +16,8 @@ from lake_assets.errors import PipelineError
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.sql_template import sql_value
 from lake_assets.pipeline.verification import verify
-from tests.models.test_python_models import rows_in, run
 from tests.support.plays import History, expected
+from tests.support.python_models import rows_in, run
 
 DAILY = """SELECT account, to_date(started_at) AS day, sum(seconds) AS seconds, count(*) AS n
 FROM {{ affected('src.playback') }} GROUP BY account, to_date(started_at)"""

@@ -8,12 +8,12 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.models.sql.model_plan import plan
-from tests.models.maintained_constructs import BY_STRATEGY
-from tests.models.test_constructs import SCHEMAS
-from tests.models.test_maintained_constructs import prove
+from tests.support.maintained_constructs import BY_STRATEGY
 from tests.support.models import Proof
+from tests.support.proven_queries import prove
 from tests.support.queries import Query
 from tests.support.seeds import seeds
+from tests.support.table_changes import SCHEMAS
 
 MOMENTS = [
     "'2024-01-01 00:00:00'", "'2024-03-31 02:30:00'", "'1969-12-31 23:59:59.999999'", "'1970-01-01 00:00:00'",

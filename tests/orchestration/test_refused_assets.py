@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 from lake_assets import Lake, Pipeline
-from tests.orchestration.conftest import Harness, selected
 from tests.pipeline.test_refused_models import rows, yaml
+from tests.support.dagster_harness import Harness, selected
 
 
 def test_in_dagster_its_step_fails_and_all_others_succeed(

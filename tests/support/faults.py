@@ -23,8 +23,8 @@ from lake_assets import Lake, cli
 from lake_assets.errors import CorruptMetadataError, LakeError
 from lake_assets.lake import caching_catalog
 from lake_assets.tables.outcome import Outcome
-from tests.hostile.corpus import LINES
 from tests.support.clock import written_ahead
+from tests.support.hostile_values import LINES
 from tests.support.oracle import Rows, bag, final_rows
 from tests.support.people import People
 from tests.support.upkeep import forget_history

@@ -23,12 +23,12 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from tests.backfill import test_backfills as embedded
 from tests.backfill.test_backfill_histories import go_through
 from tests.backfill.test_backfills import begin, complete, damaged
-from tests.conftest import lake_on
 from tests.support.damages import Damages
 from tests.support.kills import Killed, Points
+from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, OLDEST, People
+from tests.support.rest_server import RestServer
 from tests.support.seeds import seeds
-from tests.system.rest_server import RestServer
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 

@@ -18,10 +18,10 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import playback, shop
 from lake_assets.lake import SparkConfig, connect_server
-from tests.conftest import SHORT_JVM, SMALL
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
+from tests.support.lakes import SHORT_JVM, SMALL
 from tests.support.oracle import rows_of
-from tests.system.processes import python, started
+from tests.support.processes import python, started
 
 pytestmark = pytest.mark.system
 

@@ -26,11 +26,11 @@ import yaml
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration.runs.run_history import ACTIVE
+from tests.support.dagster_services import Service, Services, services
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import Rows, bag, final_rows
+from tests.support.processes import SMALL_SPARK
 from tests.support.seeds import seeds
-from tests.system.processes import SMALL_SPARK
-from tests.system.services import Service, Services, services
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 

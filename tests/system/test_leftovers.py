@@ -19,7 +19,7 @@ from lake_assets.runtime import jvm_folders
 from lake_assets.tables import leftovers
 from tests.support.faults import Faults, all_files, path_of
 from tests.support.people import AGES, CITIES, People
-from tests.system.processes import SMALL_SPARK, python, started
+from tests.support.processes import SMALL_SPARK, python, started
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 KILLS = int(os.environ.get("KILLS", "30"))

@@ -14,10 +14,10 @@ import yaml
 from lake_assets import Lake
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.tables.partitioning.table_partitions import Partitions, read_start
-from tests.conftest import small_lake
-from tests.orchestration.partitioned import BERLIN, MODELS, Orders
+from tests.support.dagster_process import Dagster, dagster_dev, wait_for
 from tests.support.debezium import to_lines, write_lines
-from tests.system.dagster_process import Dagster, dagster_dev, wait_for
+from tests.support.lakes import small_lake
+from tests.support.partitioned_orders import BERLIN, MODELS, Orders
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from tests.conftest import SHORT_JVM, SMALL
+from tests.support.lakes import SHORT_JVM, SMALL
 
 ROOT = Path(__file__).parents[2]
 # One run of little data: as few tasks as can be, as little memory, nothing compiled.
