@@ -14,17 +14,16 @@ from pyiceberg.exceptions import CommitFailedException
 from lake_assets import Lake
 from lake_assets.backfill import backfills as backfills_module
 from lake_assets.backfill import cleanup, publishing
-from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.redone_rows import Selection
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
-from lake_assets.lake import TableId
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.partition_keys import NULL
+from tests.support.backfilled_people import TABLES, History, begin, cities_of, complete, damaged
 from tests.support.damages import Damages
 from tests.support.kills import Points, killed_everywhere
 from tests.support.lakes import lake_on
@@ -32,37 +31,6 @@ from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.saved import SavedLake
 from tests.support.streams import heads
 from tests.support.upkeep import compact_and_expire
-
-TABLES = ("final.people", "agg.cities", "agg.oldest", "agg.ages")
-
-
-def begin(people: People, table: str = "final.people", selection: Selection | None = None, **options: Any) -> Backfill:
-    pipeline = people.feed.pipeline
-    settings = {k: options.pop(k) for k in ("downstream", "max_rows") if k in options}
-    planned = plan(people.lake, pipeline, TableId.parse(table), selection or Selection(), **settings)
-    return Backfill.begin(people.lake, pipeline, planned, **options)
-
-
-def complete(backfill: Backfill) -> Backfill:
-    backfill.build()
-    backfill.publish()
-    return backfill
-
-
-def damaged(lake: Lake, **declared: Any) -> tuple[People, Damages]:
-    """People with three models, whose final table has wrong rows that the models have absorbed."""
-    people = People(lake, CITIES, OLDEST, AGES, **declared)
-    damages = Damages(people, 1)
-    people.land(20)
-    people.run()
-    damages.events_absorbed()
-    damages.happen()
-    people.run()
-    damages.check()
-    return people, damages
-
-
-History = tuple[People, Damages]
 
 
 @pytest.fixture(scope="module")
@@ -326,10 +294,6 @@ def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
     people.check()
     assert "after commit_together" in killed
     assert [r.state for r in Records(lake).all()] == ["published"]
-
-
-def cities_of(damages: Damages) -> Counter[Any]:
-    return Counter(r[1] for r in damages.truth().elements())
 
 
 @pytest.mark.long

@@ -19,8 +19,8 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from tests.final.test_final_tables import START, keys, value
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
+from tests.support.final_kinds import START, keys, value
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
 from tests.support.item_events import debezium
 from tests.support.item_stream import ITEMS, Stream

@@ -17,8 +17,9 @@ from lake_assets import Affected, Changes, Lake, Lookup, Pipeline, model
 from lake_assets.errors import KeyMissingError, ModelError, PipelineError
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
-from tests.models.test_sql_templates import yaml_of
-from tests.support.python_models import insert, make, pipeline, refusal, rows_in, run, step
+from tests.support.pipeline_files import yaml_of
+from tests.support.pipeline_runs import run
+from tests.support.python_models import insert, make, pipeline, refusal, rows_in, step
 
 # --- values --------------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ from lake_assets.pipeline import Outcome, PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.verification import verify
 from tests.support.kills import Points, killed_everywhere
+from tests.support.pipeline_runs import run
 from tests.support.plays import MODELS, History, daily, days, enriched, expected, log, plays, total
-from tests.support.python_models import pipeline, rows_in, run
+from tests.support.python_models import pipeline, rows_in
 from tests.support.seeds import seeds
 
 

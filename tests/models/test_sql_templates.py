@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import PipelineError
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.sql_template import sql_value
 from lake_assets.pipeline.verification import verify
+from tests.support.pipeline_files import yaml_of
+from tests.support.pipeline_runs import run
 from tests.support.plays import History, expected
-from tests.support.python_models import rows_in, run
+from tests.support.python_models import rows_in
 
 DAILY = """SELECT account, to_date(started_at) AS day, sum(seconds) AS seconds, count(*) AS n
 FROM {{ affected('src.playback') }} GROUP BY account, to_date(started_at)"""
@@ -67,13 +68,6 @@ MODELS: list[dict[str, Any]] = [
         "WHERE {{ low('src.playback', 'seconds') }} IS NULL OR true",
     },
 ]
-
-
-def yaml_of(folder: Path, models: list[dict[str, Any]], **more: Any) -> Path:
-    file = folder / "defs.yaml"
-    attributes = {"name": "own", "models": models, **more}
-    file.write_text(yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": attributes}, sort_keys=False))
-    return file
 
 
 @pytest.mark.long

@@ -11,8 +11,9 @@ from lake_assets import Lake, Pipeline
 from lake_assets.commands.run_and_status import table_status
 from lake_assets.errors import LakeError
 from lake_assets.lake import TableId
-from tests.models.test_sql_templates import yaml_of
-from tests.support.python_models import insert, make, run
+from tests.support.pipeline_files import yaml_of
+from tests.support.pipeline_runs import run
+from tests.support.python_models import insert, make
 
 
 def test_ends_of_ranges_have_the_type_of_their_column(lake: Lake, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from lake_assets import Lake, Pipeline
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
+from tests.support.pipeline_runs import run, succeeded
 
 ITEMS = "public.items"
 
@@ -34,10 +35,10 @@ class Stream:
     def run(self, *lines: str | bytes) -> dict[str, Outcome]:
         if lines:
             self.land(*lines)
-        return _raised(self.pipeline.run(self.lake))
+        return run(self.lake, self.pipeline)
 
     def replay(self) -> dict[str, Outcome]:
-        return _raised(self.pipeline.replay(self.lake))
+        return succeeded(self.pipeline.replay(self.lake))
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return [r.asDict() for r in self.lake.spark().table(self.lake.sql_name(table)).collect()]
@@ -47,10 +48,3 @@ class Stream:
             return []
         found = self.rows("raw.events_rejected")
         return sorted((r["position"], r["source_table"], r["reason"]) for r in found)
-
-
-def _raised(outcomes: list[Outcome]) -> dict[str, Outcome]:
-    for o in outcomes:
-        if o.exception:
-            raise o.exception
-    return {o.table: o for o in outcomes}

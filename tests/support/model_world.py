@@ -9,6 +9,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 from tests.support.oracle import rows_of
+from tests.support.pipeline_runs import run
 
 
 class World:
@@ -27,10 +28,7 @@ class World:
         return Pipeline(PipelineConfig.model_validate({"name": "p", "models": list(models)}))
 
     def run(self, *models: dict[str, Any]) -> dict[str, Outcome]:
-        outcomes = {o.table: o for o in self.pipeline(*models).run(self.lake)}
-        for outcome in outcomes.values():
-            if outcome.exception:
-                raise outcome.exception
+        outcomes = run(self.lake, self.pipeline(*models))
         for model in models:
             assert self.rows(model["name"]) == rows_of(self.lake.spark().sql(model["sql"])), model["name"]
         return outcomes

@@ -10,18 +10,11 @@ from lake_assets.errors import ModelError
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.pipeline import Outcome, PipelineConfig
 from lake_assets.pipeline.verification import verify
+from tests.support.pipeline_runs import run
 
 
 def pipeline(*models: PythonModel) -> Pipeline:
     return Pipeline(PipelineConfig(name="own"), models=models)
-
-
-def run(lake: Lake, p: Pipeline) -> dict[str, Outcome]:
-    outcomes = {o.table: o for o in p.run(lake)}
-    for outcome in outcomes.values():
-        if outcome.exception:
-            raise outcome.exception
-    return outcomes
 
 
 def rows_in(lake: Lake, table: str) -> Counter[Any]:

@@ -21,8 +21,8 @@ from lake_assets.errors import BackfillError, TableNotFoundError
 from lake_assets.lake.metadata import rest_commits
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from tests.backfill import test_backfills as embedded
-from tests.backfill.test_backfill_histories import go_through
-from tests.backfill.test_backfills import begin, complete, damaged
+from tests.support.backfill_histories import go_through
+from tests.support.backfilled_people import begin, complete, damaged
 from tests.support.damages import Damages
 from tests.support.kills import Killed, Points
 from tests.support.lakes import lake_on
