@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
@@ -39,7 +37,7 @@ from tests.support.final_kinds import (
 )
 from tests.support.histories import Batches
 from tests.support.oracle import final_rows, rows_of, versions
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import any_seed
 from tests.support.streams import Feed, pipeline
 
 
@@ -109,13 +107,7 @@ def test_tables_of_every_kind_are_what_the_events_make_of_them(
 def test_tables_of_every_kind_are_what_any_events_make_of_them(
     new_lake: Callable[[str], Lake], kind: Callable[[random.Random], Batches]
 ) -> None:
-    @settings(
-        max_examples=3 * HISTORIES,
-        deadline=None,
-        phases=[Phase.reuse, Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(seed=st.integers(0, 2**63))
+    @any_seed(3)
     def run(seed: int) -> None:
         examples.append(seed)
         world = Tables(new_lake(f"{kind.__name__}{len(examples)}"), list(SPECS))

@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import LakeError
@@ -25,7 +23,7 @@ from tests.support.histories import Batches, Source, redelivered, shuffled, spli
 from tests.support.item_events import debezium
 from tests.support.item_stream import ITEMS, Stream
 from tests.support.oracle import Rows, final_rows, happened, rows_of, versions
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import any_seed
 from tests.support.streams import Feed, pipeline
 
 T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT, "gone": INT}, key=("h", "k"))
@@ -172,13 +170,7 @@ def test_versions_that_a_rename_makes_the_same_become_one(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_tables_follow_any_changes_of_columns_in_many_histories(new_lake: Callable[[str], Lake]) -> None:
-    @settings(
-        max_examples=5 * HISTORIES,
-        deadline=None,
-        phases=[Phase.reuse, Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(seed=st.integers(0, 2**63))
+    @any_seed(5)
     def each(seed: int) -> None:
         examples.append(seed)
         run(new_lake(f"l{len(examples)}"), random.Random(seed), list(KINDS))
