@@ -1,3 +1,5 @@
+"""Plans of models: strategy, key, reasons, warnings, sources and fingerprint of a query; without Spark."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Runs a pipeline and kills its own process at a given point. Not a test: `test_kill.py` starts it.
+"""Runs a pipeline and kills its own process at a given point. Not a test: `test_killed_runs.py` starts it.
 
 usage: killed_run.py HOME STATEMENT WHEN [NTH] [PIPELINE]
 
