@@ -16,7 +16,7 @@ from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventE
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
-from lake_assets.final.modes import scd1, scd2
+from lake_assets.final.modes import scd2
 from lake_assets.lake import TableId
 from lake_assets.tables import merge_pruning
 from lake_assets.tables.partitioning.partition_fields import PartitionField
@@ -238,26 +238,3 @@ def test_what_comes_later_than_the_horizon_is_absorbed_and_told_of(lake: Lake) -
     assert outcomes["final.t"].details["older_than_horizon"] == 1
     assert str(outcomes["final.t"].details["warning"]).startswith("LateEventsWarning: final.t: 1 events are more than")
     assert rows_of(feed.rows("final.t"), ["k", "n"]) == Counter({(1, 9): 1, (2, 4): 1})
-
-
-@pytest.mark.long
-def test_a_step_that_is_killed_before_its_commit_is_done_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Tables(lake, [])
-    batches = scattered(random.Random(7))[:2]
-    for batch in batches:
-        world.deliver(batch)
-        for kind in ("soft", "versions"):
-            if batch is batches[0]:
-                absorb_changes(lake, world.spec(kind))
-                continue
-            with monkeypatch.context() as patch:
-                patch.setattr(scd1, "merge_rows", _killed)
-                patch.setattr(scd2, "merge_rows", _killed)
-                with pytest.raises(KeyboardInterrupt):
-                    absorb_changes(lake, world.spec(kind))
-            absorb_changes(lake, world.spec(kind))
-            world.compare(kind, "after a kill")
-
-
-def _killed(*_: Any) -> None:
-    raise KeyboardInterrupt
