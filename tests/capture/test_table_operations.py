@@ -1,4 +1,4 @@
-"""Events in a table's life, one by one."""
+"""Each operation on a table as captured changes: overwrites, deletes of every kind, branches, evolution, upgrades."""
 
 from __future__ import annotations
 

@@ -165,6 +165,9 @@ def test_a_lookup_whose_changes_trigger_nothing_leaves_a_table_up_to_date(lake: 
         ("SELECT * FROM src.playback", "it reads no changes"),
         ("SELECT *\nFROM playback, {{ changes('src.playback') }}", "line 2: .*playback is named without its layer"),
         ("SELECT * FRM {{ changes('src.playback') }}", "line 1: "),
+        ("SELECT {{ 1 / 0 }} FROM {{ changes('src.t') }}", "line 1: .*ZeroDivisionError"),
+        ("SELECT {{ range(10 ** 9) }} FROM {{ changes('src.t') }}", "The sandbox blocks ranges"),
+        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is none"),
     ],
 )
 def test_a_mistake_in_a_template_is_told_with_its_line(tmp_path: Path, plain_lake: Lake, sql: str, told: str) -> None:
@@ -227,24 +230,6 @@ def test_a_mistake_in_a_python_file_is_told_with_its_place(
 def test_a_file_that_is_named_has_to_exist(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such Python file"):
         Pipeline.load(yaml_of(tmp_path, [], python=["other.py"]))
-
-
-@pytest.mark.parametrize(
-    ("sql", "told"),
-    [
-        ("SELECT {{ 1 / 0 }} FROM {{ changes('src.t') }}", "line 1: .*ZeroDivisionError"),
-        ("SELECT {{ range(10 ** 9) }} FROM {{ changes('src.t') }}", "The sandbox blocks ranges"),
-        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is none"),
-    ],
-)
-def test_a_template_that_cannot_be_computed_is_told_with_its_line(
-    plain_lake: Lake, tmp_path: Path, sql: str, told: str
-) -> None:
-    (tmp_path / "a.sql").write_text(sql)
-    models = [{"name": "agg.a", "write": "append", "sql_file": "a.sql"}]
-    (spec,) = Pipeline.load(yaml_of(tmp_path, models)).specs(plain_lake)
-    assert isinstance(spec, ModelSpec)
-    assert re.search(f"a.sql, .*{told}", spec.refused)
 
 
 def test_a_template_in_a_model_without_write_is_told_of_it(plain_lake: Lake, tmp_path: Path) -> None:
