@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,14 @@ TESTS = Path(__file__).parent
 MODULES = sorted(p for p in TESTS.rglob("*.py") if "__pycache__" not in p.parts)
 
 
+@functools.cache
+def _parsed(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
 def _imports(module: Path) -> Iterator[str]:
     """The modules of `tests` that a module imports, also within functions."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(module)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{a.name}" for a in node.names]
@@ -33,5 +39,5 @@ def test_tests_share_modules_of_support_and_nothing_else() -> None:
 
 
 def test_each_module_says_what_it_is_about() -> None:
-    silent = [m for m in MODULES if m.name != "__init__.py" and not ast.get_docstring(ast.parse(m.read_text("utf-8")))]
+    silent = [m for m in MODULES if m.name != "__init__.py" and not ast.get_docstring(_parsed(m))]
     assert [str(m.relative_to(TESTS)) for m in silent] == []
