@@ -21,7 +21,7 @@ from figures import Required, holds, show
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
-from tests.capture.by_hand import commit_deletes, data_files, position_delete
+from tests.support.metadata_deletes import commit_deletes, data_files, position_delete
 
 REQUIRED: dict[str, Required] = {
     "upserts / create_changelog_view": ("at least", 15.0),

@@ -47,7 +47,7 @@ from lake_assets.orchestration.sensing.run_requests import Watch
 from lake_assets.orchestration.sensing.sensor import tick
 from lake_assets.pipeline.config.pipeline_config import seconds_of
 from lake_assets.pipeline.step_retries import absorb
-from tests.system.dagster_process import Dagster, dagster_dev, wait_for
+from tests.support.dagster_process import Dagster, dagster_dev, wait_for
 
 FORMAT, STREAM, PIPELINE = "simplified-typed", "bench", "bench"
 TICKS, INTERVAL = 7, "5s"

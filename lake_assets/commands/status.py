@@ -22,7 +22,7 @@ from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
-from lake_assets.ingest.staging.raw_windows import missing_after_rollback, what_is_missing
+from lake_assets.ingest.staging.due_records import missing_after_rollback, what_is_missing
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY, source_of
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import row_count, visible_rows

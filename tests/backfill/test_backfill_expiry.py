@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lake_assets import Lake
-from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
-from lake_assets.backfill.row_selection import Selection
 from lake_assets.errors import StaleBackfillError
-from lake_assets.lake import TableId
 from lake_assets.lake.thresholds import SNAPSHOTS_KEPT
+from tests.support.backfilled_people import begin
 from tests.support.damages import Damages
 from tests.support.people import CITIES, People
 from tests.support.upkeep import compact_and_expire, forget_history
@@ -33,15 +31,6 @@ def damaged(lake: Lake) -> tuple[People, Damages]:
     damages.happen()
     people.run()
     return people, damages
-
-
-def begin(people: People) -> Backfill:
-    return Backfill.begin(
-        people.lake,
-        people.feed.pipeline,
-        plan(people.lake, people.feed.pipeline, TableId.parse("final.people"), Selection()),
-        publish="manual",
-    )
 
 
 def kept(lake: Lake) -> set[int | None]:
@@ -67,7 +56,7 @@ def expire_tags(people: People) -> None:
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_expiry_takes_neither_publishing_nor_undoing_from_a_backfill(lake: Lake, count: int) -> None:
     people, _ = damaged(lake)
-    backfill = begin(people)
+    backfill = begin(people, publish="manual")
     backfill.build()
     batches(people, count)
     backfill.publish()
@@ -90,7 +79,7 @@ def test_expiry_takes_neither_publishing_nor_undoing_from_a_backfill(lake: Lake,
 @pytest.mark.long
 def test_a_backfill_continues_after_expiry_unless_the_rows_it_began_with_are_gone(lake: Lake) -> None:
     people, _ = damaged(lake)
-    backfill = begin(people)
+    backfill = begin(people, publish="manual")
     backfill._prepare()
     batches(people, 2)
     Backfill.load(lake, people.feed.pipeline, backfill.record.id).build()
@@ -105,7 +94,7 @@ def test_a_backfill_continues_after_expiry_unless_the_rows_it_began_with_are_gon
         assert "30 days" in str(e.value)
     again.discard()
     assert kept(lake) == {1}
-    fresh = begin(people)
+    fresh = begin(people, publish="manual")
     fresh.build()
     fresh.publish()
     people.check()
@@ -116,7 +105,7 @@ def test_main_keeps_its_usual_number_of_snapshots_without_backfills(lake: Lake) 
     people = People(lake, CITIES)
     people.land(5)
     people.run()
-    backfill = begin(people)
+    backfill = begin(people, publish="manual")
     backfill.build()
     assert kept(lake) != {SNAPSHOTS_KEPT}
     backfill.discard()

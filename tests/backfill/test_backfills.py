@@ -13,56 +13,30 @@ from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets import Lake
 from lake_assets.backfill import backfills as backfills_module
-from lake_assets.backfill import cleanup, publishing
-from lake_assets.backfill.backfill_plan import plan
+from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.row_selection import Selection
-from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
-from lake_assets.lake import TableId
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.partition_keys import NULL
-from tests.conftest import lake_on
+from tests.support.backfilled_people import TABLES, History, begin, complete, damaged
 from tests.support.damages import Damages
-from tests.support.kills import Points, killed_everywhere
+from tests.support.killed_backfills import (
+    around_backfills,
+    killed_backfill,
+    killed_discard,
+    killed_undo,
+    published_all_at_once,
+)
+from tests.support.kills import Points
+from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.saved import SavedLake
 from tests.support.streams import heads
 from tests.support.upkeep import compact_and_expire
-
-TABLES = ("final.people", "agg.cities", "agg.oldest", "agg.ages")
-
-
-def begin(people: People, table: str = "final.people", selection: Selection | None = None, **options: Any) -> Backfill:
-    pipeline = people.feed.pipeline
-    settings = {k: options.pop(k) for k in ("downstream", "max_rows") if k in options}
-    planned = plan(people.lake, pipeline, TableId.parse(table), selection or Selection(), **settings)
-    return Backfill.begin(people.lake, pipeline, planned, **options)
-
-
-def complete(backfill: Backfill) -> Backfill:
-    backfill.build()
-    backfill.publish()
-    return backfill
-
-
-def damaged(lake: Lake, **declared: Any) -> tuple[People, Damages]:
-    """People with three models, whose final table has wrong rows that the models have absorbed."""
-    people = People(lake, CITIES, OLDEST, AGES, **declared)
-    damages = Damages(people, 1)
-    people.land(20)
-    people.run()
-    damages.events_absorbed()
-    damages.happen()
-    people.run()
-    damages.check()
-    return people, damages
-
-
-History = tuple[People, Damages]
 
 
 @pytest.fixture(scope="module")
@@ -79,23 +53,7 @@ def history(saved: SavedLake) -> History:
 
 
 def test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(history: History) -> None:
-    people, damages = history
-    lake = people.lake
-    before, rows = heads(lake), {t: people.rows(t) for t in TABLES}
-    backfill = begin(people)
-    backfill.build()
-    assert (heads(lake), {t: people.rows(t) for t in TABLES}) == (before, rows)
-    people.land(6)
-    people.run()
-    damages.events_absorbed()
-    damages.check()
-    people.land(6)
-    people.run("raw.events", "staging.people")
-    backfill.publish()
-    people.check()
-    assert {o.status for o in people.run().values()} == {"nothing"}
-    people.land(6)
-    people.check()
+    published_all_at_once(history)
 
 
 @pytest.mark.long  # an undo after upkeep is compared with those rows in every run
@@ -278,73 +236,23 @@ def test_a_failed_audit_in_the_middle_publishes_nothing(lake: Lake) -> None:
 
 @pytest.fixture
 def everywhere(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
-    """Points around everything that a backfill writes."""
-    for owner, call in (
-        (publishing, "commit_together"),
-        (cleanup, "clean_up"),
-        (publishing, "mark_undone"),
-        (cleanup, "_delete_folder"),
-        (SideLake, "copy_tables"),
-        (SideLake, "pin_sources"),
-        (SideLake, "drop"),
-        (Records, "save"),
-    ):
-        monkeypatch.setattr(owner, call, points.around(getattr(owner, call), lambda *_, c=call: c))
-    return points
-
-
-def continue_until_published(people: People, points: Points, start: Callable[[], Backfill]) -> None:
-    """Continue the open backfill as a new process would, or start one, unless it turns out to be published."""
-    is_armed, points.armed = points.armed, False
-    newest = [settled(people.lake, r) for r in Records(people.lake).all()]
-    points.armed = is_armed
-    if newest and newest[-1].state == "published" and "after commit_together" in points.seen:
-        return
-    opened = [r for r in newest if r.is_open]
-    backfill = Backfill.load(people.lake, people.feed.pipeline, opened[-1].id) if opened else start()
-    if backfill.record.state != "ready":
-        backfill.build()
-    backfill.publish()
+    return around_backfills(points, monkeypatch)
 
 
 def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
     history: History, everywhere: Points
 ) -> None:
-    people, damages = history
-    lake = people.lake
-    old = {t: people.rows(t) for t in TABLES}
-    cities = Counter(tuple(r) for r in cities_of(damages).items())
-
-    def step() -> None:
-        is_armed, everywhere.armed = everywhere.armed, False
-        now = people.rows("final.people"), people.rows("agg.cities")
-        assert now in ((old["final.people"], old["agg.cities"]), (damages.truth(), cities)), "a part is published"
-        everywhere.armed = is_armed
-        continue_until_published(people, everywhere, lambda: begin(people))
-
-    killed = killed_everywhere(everywhere, step)
-    people.check()
-    assert "after commit_together" in killed
-    assert [r.state for r in Records(lake).all()] == ["published"]
-
-
-def cities_of(damages: Damages) -> Counter[Any]:
-    return Counter(r[1] for r in damages.truth().elements())
+    killed_backfill(history, everywhere)
 
 
 @pytest.mark.long
 def test_an_undo_that_is_killed_at_any_point_is_completed(history: History, everywhere: Points) -> None:
-    people, damages = history
-    lake = people.lake
-    first = complete(begin(people)).record.id
+    killed_undo(history, everywhere)
 
-    def step() -> None:
-        continue_until_published(people, everywhere, lambda: undo(lake, people.feed.pipeline, first))
 
-    killed = killed_everywhere(everywhere, step)
-    damages.check()
-    assert "after commit_together" in killed
-    assert [r.state for r in Records(lake).all()] == ["undone", "published"]
+@pytest.mark.long
+def test_a_discard_that_is_killed_can_only_be_completed(history: History, everywhere: Points) -> None:
+    killed_discard(history, everywhere)
 
 
 @pytest.mark.long
@@ -369,32 +277,6 @@ def test_an_undo_without_new_changes_gives_way_to_a_micro_batch_and_is_repeated(
     damages.events_absorbed()
     damages.check()
     assert Records(lake).get(first).state == "undone"
-
-
-@pytest.mark.long
-def test_a_discard_that_is_killed_can_only_be_completed(history: History, everywhere: Points) -> None:
-    people, damages = history
-    lake = people.lake
-    before = heads(lake)
-    backfill = begin(people, publish="manual")
-    backfill.build()
-    pipeline = people.feed.pipeline
-
-    def step() -> None:
-        record = Records(lake).get(backfill.record.id)
-        if record.state == "discarded":
-            return
-        opened = Backfill.load(lake, pipeline, record.id)
-        if record.state == "discarding":
-            for forbidden in (opened.publish, opened.build):
-                with pytest.raises(BackfillError, match="discard"):
-                    forbidden()
-        opened.discard()
-
-    assert "after drop" in killed_everywhere(everywhere, step)
-    assert Records(lake).get(backfill.record.id).state == "discarded"
-    assert heads(lake) == before
-    damages.check()
 
 
 @pytest.mark.long

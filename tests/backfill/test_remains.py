@@ -10,20 +10,18 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.backfill import cleanup, publishing
-from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records, State
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.remains import Remains, remains
-from lake_assets.backfill.row_selection import Selection
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError
-from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import commit_together
 from lake_assets.runtime.processes import owner
-from tests.conftest import lake_on
+from tests.support.backfilled_people import begin
 from tests.support.cli import caller
 from tests.support.kills import Killed
+from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, People
 from tests.support.saved import SavedLake
 from tests.support.streams import heads
@@ -60,8 +58,7 @@ def mend(people: People) -> None:
 def damaged(people: People) -> Backfill:
     people.sql("UPDATE lake.final.people SET age = 99 WHERE id = (SELECT min(id) FROM lake.final.people)")
     people.run()
-    planned = plan(people.lake, people.feed.pipeline, TableId.parse("final.people"), Selection())
-    return Backfill.begin(people.lake, people.feed.pipeline, planned)
+    return begin(people)
 
 
 def killed(people: People, backfill: Backfill, state: State) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import pytest
 
-from lake_assets import Lake
-from tests.conftest import lake_on
+from lake_assets import Lake, LakeConfig
+from tests.support.lakes import lake_on
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,15 @@ def namespace(lake: Lake) -> str:
     name = f"t{uuid.uuid4().hex[:10]}"
     lake.ensure_namespace((name,))
     return name
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Lake:
+    """A lake whose Spark cannot be started: planning must not need it."""
+
+    def refuse() -> None:
+        raise AssertionError("Spark was started")
+
+    lake = Lake(LakeConfig(home=tmp_path), session=refuse)  # pyright: ignore[reportArgumentType]
+    lake.ensure_namespace(("a",))
+    return lake

@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.commands.capture import _lines
-from tests.capture.test_semantics import History
+from tests.support.changed_table import History
 
 KEYS = {
     "TIMESTAMP": ("TIMESTAMP '2024-01-01 00:00:00.000001'", "TIMESTAMP '2024-01-01 00:00:00.000002'"),

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from lake_assets import Lake
 from lake_assets.capture import Capture
-from tests.capture.jvm import Java
-from tests.capture.oracle import assert_upserts, bag, changes
+from tests.support.capture_oracle import assert_upserts, bag, changes
+from tests.support.iceberg_java import Java
 from tests.support.seeds import seeds
 
 COLUMNS = ["id", "g", "v", "x"]

@@ -16,7 +16,7 @@ from lake_assets.capture import icdc, icdc_metadata
 from lake_assets.errors import CorruptMetadataError
 from lake_assets.lake import TableId
 from lake_assets.runtime.processes import owner
-from tests.capture.oracle import assert_exact, bag, snapshots
+from tests.support.capture_oracle import assert_exact, bag, snapshots
 
 FORWARD = [
     "INSERT INTO {t} SELECT id, CAST(id % 3 AS INT), CAST(id AS STRING) FROM range(60)",

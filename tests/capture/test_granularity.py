@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import NotAnAncestorError, SnapshotExpiredError
-from tests.capture.oracle import snapshots
+from tests.support.capture_oracle import snapshots
 
 
 def sql(lake: Lake, table: str, *statements: str) -> list[int]:

@@ -16,7 +16,7 @@ from lake_assets import Lake
 from lake_assets.capture import icdc, icdc_metadata
 from lake_assets.errors import CaptureWriteError, CatalogUnavailableError
 from lake_assets.runtime.processes import owner
-from tests.capture.oracle import bag
+from tests.support.capture_oracle import bag
 
 
 def files_below(location: str) -> set[Path]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from tests.capture.mixed_history import MixedHistory
-from tests.capture.oracle import assert_upserts, bag, changes
+from tests.support.capture_oracle import assert_upserts, bag, changes
+from tests.support.mixed_history import MixedHistory
 from tests.support.seeds import seeds
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from lake_assets import Lake, LakeConfig
+from lake_assets import Lake
 from lake_assets.capture.capture_parts import Part
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.column_bounds import of_partition
@@ -47,19 +46,13 @@ from lake_assets.capture.files.partition_keys import may_hold
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
 from lake_assets.lake.limited_cache import LimitedCache
-from tests.capture.by_hand import commit_deletes, commit_miscounted, data_files, equality_delete, position_delete
-
-
-@pytest.fixture
-def cold(tmp_path: Path) -> Lake:
-    """A lake whose Spark cannot be started: planning must not need it."""
-
-    def refuse() -> None:
-        raise AssertionError("Spark was started")
-
-    lake = Lake(LakeConfig(home=tmp_path), session=refuse)  # pyright: ignore[reportArgumentType]
-    lake.ensure_namespace(("a",))
-    return lake
+from tests.support.metadata_deletes import (
+    commit_deletes,
+    commit_miscounted,
+    data_files,
+    equality_delete,
+    position_delete,
+)
 
 
 def make(lake: Lake, kind: IcebergType, values: list[Any], transform: str = "identity") -> list[int]:

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
-from tests.capture.jvm import Java
-from tests.capture.oracle import bag, changes, content, snapshots
-from tests.capture.test_semantics import ROWS, History
+from tests.support.capture_oracle import bag, changes, content, snapshots
+from tests.support.changed_table import ROWS, History
+from tests.support.iceberg_java import Java
 
 
 @pytest.fixture

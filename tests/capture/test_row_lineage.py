@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from lake_assets import Lake
-from tests.capture.oracle import assert_exact, changes, snapshots
+from tests.support.capture_oracle import assert_exact, changes, snapshots
 
 
 def make(lake: Lake, table: str, mode: str, *, partitioned: bool = False) -> str:

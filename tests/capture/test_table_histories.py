@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from lake_assets import Lake
-from tests.capture.jvm import Java
-from tests.capture.oracle import assert_upserts, bag, changes, fields
+from tests.support.capture_oracle import assert_upserts, bag, changes, fields
+from tests.support.iceberg_java import Java
 from tests.support.seeds import HISTORIES
 
 STEPS = int(os.environ.get("CAPTURE_STEPS", "0"))

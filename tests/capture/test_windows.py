@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from lake_assets import Lake, LakeConfig
+from lake_assets import Lake
 from lake_assets.errors import (
     CaptureWriteError,
     ColumnNotFoundError,
@@ -26,18 +26,6 @@ from lake_assets.errors import (
     TableReplacedError,
     WindowError,
 )
-
-
-@pytest.fixture
-def cold(tmp_path: Path) -> Lake:
-    """A lake whose Spark cannot be started: planning must not need it."""
-
-    def refuse() -> None:
-        raise AssertionError("Spark was started")
-
-    lake = Lake(LakeConfig(home=tmp_path), session=refuse)  # pyright: ignore[reportArgumentType]
-    lake.ensure_namespace(("a",))
-    return lake
 
 
 def make(lake: Lake, name: str = "a.t", appends: int = 3) -> list[int]:

@@ -1,3 +1,5 @@
+"""The command line in this process, with lines long enough for every message."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

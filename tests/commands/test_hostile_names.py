@@ -10,15 +10,15 @@ from unicodedata import bidirectional, category
 
 import pyarrow as pa
 import pytest
-import yaml
 
 from lake_assets import Lake, Pipeline
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
-from tests.hostile.corpus import LINES
-from tests.hostile.names import NAMES, SPELLINGS
 from tests.support.cli import Done
+from tests.support.hostile_names import NAMES, SPELLINGS
+from tests.support.hostile_values import LINES
+from tests.support.pipeline_files import write_pipeline
 
 Call = Callable[..., Done]
 ALL = (*NAMES, *SPELLINGS)
@@ -55,8 +55,7 @@ def hostile(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 @pytest.mark.long
 def test_commands_show_hostile_names_and_records_as_text(hostile: Lake, call: Call, tmp_path: Path) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text(yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": DECLARED}))
+    file = write_pipeline(tmp_path / "p.yaml", DECLARED)
     raw = hostile.table("raw.events_rejected").scan().to_arrow()
     positions = raw["position"].to_pylist()
     assert len(positions) > 100

@@ -24,8 +24,8 @@ from lake_assets.models.sql.model_plan import fingerprint, parse
 from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.tables import standing_failures
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-from tests.ingest.test_rejects import v2
 from tests.support.cli import Done
+from tests.support.item_events import v2
 
 Call = Callable[..., Done]
 

@@ -14,7 +14,8 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import InputError
 from lake_assets.examples import flights
 from lake_assets.pipeline.verification import verify
-from tests.models.test_python_models import rows_in, run
+from tests.support.pipeline_runs import run
+from tests.support.python_models import rows_in
 
 TABLES = ("agg.flights_enriched", "agg.flights_delays", "agg.flights_planes", "agg.flights_by_visibility")
 

@@ -9,7 +9,8 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import playback
 from lake_assets.pipeline.verification import verify
-from tests.models.test_python_models import rows_in, run
+from tests.support.pipeline_runs import run
+from tests.support.python_models import rows_in
 
 
 @pytest.mark.long

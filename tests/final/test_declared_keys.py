@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from lake_assets import Lake
 from lake_assets.errors import KeyMissingError
 from lake_assets.pipeline import Pipeline, PipelineConfig
-from tests.final.test_whole_rows import debezium
-from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, INT, Event, Table
+from tests.support.item_events import debezium
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.streams import Feed
 
 KEYS = [["id"], ["tenant", "email"], ["email"]]

@@ -15,7 +15,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import PipelineError, UnsupportedEventError
 from lake_assets.final.declared_order import sequence_of
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.seeds import seeds
 
 DAY = dt.datetime(1969, 12, 31, 23)  # noqa: DTZ001

@@ -14,8 +14,8 @@ from lake_assets.commands.status import table_status
 from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId
 from lake_assets.pipeline.verification import verify
-from tests.ingest.test_rejects import Stream
 from tests.support.debezium import BIGINT, TEXT, Event, Table
+from tests.support.item_stream import Stream
 from tests.support.oracle import rows_of
 from tests.support.renames import LAST, MODES, Renamed
 from tests.support.seeds import seeds

@@ -26,10 +26,10 @@ from lake_assets.pipeline import step_retries as runner
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.writing import branch_writer
-from tests.final.test_final_tables import NAMES, emptied, expected, scattered, shifted, source, transactions
-from tests.final.test_whole_rows import debezium
 from tests.support.debezium import TEXT, Event, Table, write_lines
+from tests.support.final_kinds import NAMES, emptied, expected, scattered, shifted, source, transactions
 from tests.support.histories import redelivered, shuffled, split
+from tests.support.item_events import debezium
 from tests.support.kills import Points, killed_everywhere
 from tests.support.oracle import final_rows, rows_of
 from tests.support.seeds import seeds

@@ -14,8 +14,8 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.final.row_hash import hash_of_row
-from tests.final.test_whole_rows import change_feed, debezium, wal2json
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_events import change_feed, debezium, wal2json
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.seeds import seeds
 
 Row = dict[str, Any]

@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import LakeError
@@ -18,13 +16,13 @@ from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import TableId
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from tests.final.test_final_tables import START, keys, value
-from tests.final.test_whole_rows import debezium
-from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
+from tests.support.final_kinds import START, keys, value
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
+from tests.support.item_events import debezium
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.oracle import Rows, final_rows, happened, rows_of, versions
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import any_seed
 from tests.support.streams import Feed, absorb_changes, pipeline
 
 T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT, "gone": INT}, key=("h", "k"))
@@ -171,13 +169,7 @@ def test_versions_that_a_rename_makes_the_same_become_one(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_tables_follow_any_changes_of_columns_in_many_histories(new_lake: Callable[[str], Lake]) -> None:
-    @settings(
-        max_examples=5 * HISTORIES,
-        deadline=None,
-        phases=[Phase.reuse, Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(seed=st.integers(0, 2**63))
+    @any_seed(5)
     def each(seed: int) -> None:
         examples.append(seed)
         run(new_lake(f"l{len(examples)}"), random.Random(seed), list(KINDS))

@@ -13,14 +13,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from lake_assets import Lake
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, decimal
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
 from tests.support.oracle import final_rows, rows_of
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import any_seed
 from tests.support.streams import Feed
 
 NARROW = Table({"h": INT, "k": BIGINT, "n": INT, "price": decimal(6, 2), "name": TEXT}, key=("h", "k"))
@@ -151,13 +149,7 @@ def test_final_is_what_the_events_make_of_it(lake: Lake, kind: Callable[[random.
 def test_final_is_what_any_events_make_of_it(
     new_lake: Callable[[str], Lake], kind: Callable[[random.Random], Batches]
 ) -> None:
-    @settings(
-        max_examples=6 * HISTORIES,
-        deadline=None,
-        phases=[Phase.reuse, Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(seed=st.integers(0, 2**63))
+    @any_seed(6)
     def run(seed: int) -> None:
         examples.append(seed)
         check(new_lake(f"{kind.__name__}{len(examples)}"), kind(random.Random(seed)))

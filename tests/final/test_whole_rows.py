@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,32 +10,8 @@ from pydantic import ValidationError
 
 from lake_assets import Lake
 from lake_assets.pipeline import PipelineConfig
-from tests.ingest.test_rejects import ITEMS, Stream
-
-Row = dict[str, Any]
-Write = Callable[[int, str, Row | None, Row | None], list[str]]
-
-
-def debezium(at: int, op: str, before: Row | None, after: Row | None) -> list[str]:
-    source = {"db": "d", "schema": "public", "table": "items", "lsn": at, "sequence": f'["{at}","{at}"]', "ts_ms": at}
-    return [json.dumps({"op": op, "before": before, "after": after, "source": source})]
-
-
-def wal2json(at: int, op: str, before: Row | None, after: Row | None) -> list[str]:
-    def listed(row: Row) -> list[Any]:
-        types = {"n": "integer", "at": "timestamp with time zone", "name": "text"}
-        return [{"name": c, "type": types[c], "value": v} for c, v in row.items()]
-
-    record: Row = {"action": {"c": "I", "u": "U", "d": "D"}[op], "schema": "public", "table": "items"}
-    record |= {"lsn": f"0/{at:X}"} | ({"columns": listed(after)} if after else {})
-    return [json.dumps(record | ({"identity": listed(before)} if before else {}))]
-
-
-def change_feed(at: int, op: str, before: Row | None, after: Row | None) -> list[str]:
-    kinds = {"c": [("insert", after)], "d": [("delete", before)]}
-    rows = kinds.get(op, [("update_preimage", before), ("update_postimage", after)])
-    return [json.dumps({**(row or {}), "_change_type": kind, "_commit_version": at}) for kind, row in rows]
-
+from tests.support.item_events import Row, Write, change_feed, debezium, wal2json
+from tests.support.item_stream import ITEMS, Stream
 
 FORMATS: dict[str, tuple[str, Write]] = {
     "debezium": ("debezium", debezium),

@@ -1,3 +1,5 @@
+"""Debezium's records: the table that each is about, its plan of columns and key, and records that are malformed."""
+
 from __future__ import annotations
 
 import json

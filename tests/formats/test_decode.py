@@ -1,3 +1,5 @@
+"""A record may be nested up to a limit."""
+
 from __future__ import annotations
 
 import pytest

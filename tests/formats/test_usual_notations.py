@@ -11,7 +11,7 @@ from lake_assets.formats.log_positions import position
 from lake_assets.formats.sequences import placed, version
 from lake_assets.formats.types.connect_types import read_value
 from lake_assets.formats.types.text_types import rare, read_text, usual
-from tests.formats.test_numbers import KINDS, NUMBERS, random_numbers
+from tests.support.json_numbers import KINDS, NUMBERS, random_numbers
 
 USUAL = [
     "0",

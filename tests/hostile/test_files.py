@@ -19,7 +19,7 @@ from lake_assets.ingest.raw.landing import land
 from lake_assets.ingest.raw.landing_folder import listing, records_of
 from lake_assets.ingest.records.routing import replay
 from lake_assets.lake import TableId
-from tests.hostile.files import FILES, NO_UTF8, flipped, make_special, parquet
+from tests.support.hostile_files import FILES, NO_UTF8, flipped, make_special, parquet
 
 GOOD = b'{"action":"I","schema":"public","table":"t","columns":[{"name":"id","type":"integer","value":1}]}\n'
 LIMITS = Limits(record=1 << 20, file=24 << 20)

@@ -14,8 +14,8 @@ from lake_assets.errors import LakeError
 from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
-from tests.hostile.names import COLUMN_NAMES, NAMES, SPELLINGS, TAKEN, Row, lines
 from tests.support.expected import FORMATS
+from tests.support.hostile_names import COLUMN_NAMES, NAMES, SPELLINGS, TAKEN, Row, lines
 
 BESIDE = "beside"
 # Formats whose records do not name their table.

@@ -14,9 +14,9 @@ from lake_assets.errors import LakeError
 from lake_assets.examples.event_generator import COLUMNS, KEY, Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.pipeline import PipelineConfig
-from tests.hostile.corpus import LINES, spoiled
-from tests.pipeline.test_formats_end_to_end import rows
 from tests.support.expected import FORMATS, shown
+from tests.support.hostile_values import LINES, spoiled
+from tests.support.plain_rows import rows
 from tests.support.seeds import seeds
 
 NAMED = [n for n in FORMATS if n not in ("change-set", "change-feed")]

@@ -23,9 +23,9 @@ from lake_assets.ingest.staging.due_records import about
 from lake_assets.ingest.staging.staging_step import StagingStep
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from tests.ingest.test_parsing import raw_rows
 from tests.support.debezium import BIGINT, Event
 from tests.support.debezium import Table as SourceRows
+from tests.support.raw_rows import raw_rows
 from tests.support.streams import Feed
 
 A, B, C = (SourceRows({"id": BIGINT}, name=f"public.{n}") for n in "abc")

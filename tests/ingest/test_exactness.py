@@ -15,8 +15,9 @@ from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId
 from lake_assets.orchestration.asset_metadata import of_outcome
 from lake_assets.tables.outcome import INEXACT, Outcome
-from tests.ingest.test_rejects import ITEMS, Stream, v2
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
+from tests.support.item_events import v2
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.streams import Feed, pipeline
 
 FINAL = TableId.parse("final.items")

@@ -35,6 +35,7 @@ from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.specs import Limit
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
+from tests.support.upkeep import expire
 
 RAW = TableId.parse("raw.events")
 USERS = SourceRows({"id": BIGINT}, name="public.users")
@@ -390,9 +391,7 @@ def test_a_ledger_whose_landings_were_expired_holds(plain_lake: Lake, folder: Pa
     for n in range(3):
         write_lines(folder / f"{n}.jsonl", lines(n))
         take_in(plain_lake, folder)
-    raw = plain_lake.table(RAW)
-    old = [s.snapshot_id for s in raw.metadata.snapshots][:-1]
-    raw.maintenance.expire_snapshots().by_ids(old).commit()
+    expire(plain_lake, RAW)
     assert take_in(plain_lake, folder).files == 0
     plain_lake.catalog.drop_table(file_ledger.ledger_of(RAW).parts)  # now its rows are all there is
     assert take_in(plain_lake, folder).files == 0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -15,15 +12,12 @@ from typer.testing import CliRunner
 from lake_assets import Lake
 from lake_assets.commands import rejected as command
 from lake_assets.facade import Lake as LakeOfCommands
-from lake_assets.formats import SourceTable, event_format
-from lake_assets.formats.format_base import schema_key
-from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
-from lake_assets.ingest.records.parsing import parse
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.seeds import long_seeds
+from tests.support.value_records import RECORDS, change_set_record, json_object, read, values_as_text
 
 FORTY = "1234567890123456789012345678901234567890"
 # Type, a value as it stands in JSON, and as text where it fits; None: it does not.
@@ -55,88 +49,12 @@ VALUES: list[tuple[str, str, str | None]] = [
 TEXTS = [FORTY, f"-{FORTY}.50", f"0.{FORTY}", "1e300", "1.10", '"NaN"', '"0044-03-15 BC"', '"1.10"', '"{x}"']
 
 
-def values_as_text(value: str) -> str:
-    """What a value says: a text itself, anything else as it is written."""
-    found = json.loads(value, parse_float=str, parse_int=str)
-    return found if isinstance(found, str) else value
-
-
 # --- one row as a record of each format: the columns `v0`, ... hold the values ------------------------------------
 
 
-def _pairs(values: list[str]) -> dict[str, str]:
-    return {"id": "1"} | {f"v{i}": v for i, v in enumerate(values)}
-
-
-def _object(row: dict[str, str], **more: str) -> str:
-    return "{" + ",".join(f"{json.dumps(n)}:{v}" for n, v in {**more, **row}.items()) + "}"
-
-
-def _set(op: str, values: list[str]) -> str:
-    return _object(_pairs(values), FLAG=json.dumps(op), CDC_TIMESTAMP="1")
-
-
-def _csv(op: str, values: list[str]) -> str:
-    row = {n: json.dumps(values_as_text(v)) for n, v in _pairs(values).items()}
-    return '{"@text":' + _object(row, FLAG=json.dumps(op), CDC_TIMESTAMP='"1"') + "}"
-
-
-def _simplified(op: str, values: list[str]) -> str:
-    row = _pairs(values)
-    names, listed = json.dumps(list(row)), "[" + ",".join(row.values()) + "]"
-    kind = {"I": "insert", "U": "update", "D": "delete"}[op]
-    new, old = {"columnNames": names, "columnValues": listed}, {"oldKeyNames": names, "oldKeyValues": listed}
-    return _object(
-        {}, changeType=json.dumps(kind), timestamp="1", **(new if op != "D" else {}), **(old if op != "I" else {})
-    )
-
-
-def _debezium(op: str, values: list[str]) -> str:
-    row, word = _object(_pairs(values)), {"I": "c", "U": "u", "D": "d"}[op]
-    source = '{"schema":"public","table":"items","lsn":5}'
-    return _object({}, op=json.dumps(word), before="null" if op == "I" else row, after="null" if op == "D" else row,
-                   source=source)  # fmt: skip
-
-
-def _wal2json(op: str, values: list[str]) -> str:
-    columns = "[" + ",".join(f'{{"name":"{n}","value":{v}}}' for n, v in _pairs(values).items()) + "]"
-    return _object({}, action=json.dumps(op), schema='"public"', table='"items"',
-                   **({"columns": columns} if op != "D" else {}), **({"identity": columns} if op != "I" else {}))  # fmt: skip
-
-
-RECORDS: dict[str, tuple[str, Callable[[str, list[str]], str]]] = {
-    "change-set": ("change-set", _set),
-    "change-set in CSV": ("change-set", _csv),
-    "simplified": ("simplified", _simplified),
-    "debezium": ("debezium", _debezium),
-    "wal2json-v2": ("wal2json-v2", _wal2json),
-}
 every_form = pytest.mark.parametrize(
     "form", [f if f in ("change-set in CSV", "debezium") else pytest.param(f, marks=pytest.mark.long) for f in RECORDS]
 )
-
-
-def read(
-    lake: Lake,
-    name: str,
-    lines: list[str],
-    existing: dict[str, str] | None = None,
-    key: tuple[str, ...] = ("id",),
-    **declared: Any,
-) -> list[dict[str, Any]]:
-    """The events of some records, all values as text, by staging's own reading."""
-    reader = event_format(name)
-    spec = StagingSpec(TableId(("staging",), "items"), TableId(("raw",), "r"), SourceTable.parse(ITEMS), name, "p",
-                       key=key, **declared)  # fmt: skip
-    keys = [schema_key(reader.schema_of(json.loads(x))) for x in lines]
-    frame = lake.spark().createDataFrame(pa.table({
-        "position": range(len(lines)), "source_table": [ITEMS] * len(lines), "record": lines, "schema_key": keys,
-    }))  # fmt: skip
-    records = frame.selectExpr("*", "TIMESTAMP'2024-01-01' AS arrived_at", "CAST(NULL AS STRING) AS payload")
-    rows = parse(records, spec, existing or {}).rows
-    assert rows is not None
-    texts = (f"CAST(`{c}` AS STRING) AS `{c}`" if c not in ("_misfits", "_position") else c for c in rows.columns)
-    return [r.asDict() for r in rows.selectExpr(*texts).orderBy("_position").collect()]
 
 
 @pytest.mark.parametrize("seed", [1, *long_seeds(2, 2)])
@@ -180,7 +98,11 @@ def test_text_columns_take_any_value_unchanged(spark_lake: Lake, form: str) -> N
 
 def test_values_of_keys_and_of_the_order_are_never_made_null(spark_lake: Lake) -> None:
     declared: dict[str, Any] = {"types": {"id": "int", "v0": "int"}, "on_misfit": "null"}
-    lines = [_set("I", ['"x"']), _set("D", ['"x"']), _set("D", ["1"]).replace('"id":1', '"id":"one"')]
+    lines = [
+        change_set_record("I", ['"x"']),
+        change_set_record("D", ['"x"']),
+        change_set_record("D", ["1"]).replace('"id":1', '"id":"one"'),
+    ]
     assert [r[BAD] for r in read(spark_lake, "change-set", lines, **declared)] == [
         None,
         None,
@@ -253,7 +175,7 @@ def test_a_batch_with_a_rare_notation_a_reject_and_a_new_column_is_read_once_mor
     stream = Stream(lake, format="change-set", tables=[table])
 
     def row(id_: str, time: int, **more: str) -> str:
-        return _object({"id": id_, **more}, FLAG='"U"', CDC_TIMESTAMP=str(time))
+        return json_object({"id": id_, **more}, FLAG='"U"', CDC_TIMESTAMP=str(time))
 
     stream.run(row("1", 1, n="5"), row("2", 1, n="5"))
     before = lake.table(TableId.parse("staging.items")).history()

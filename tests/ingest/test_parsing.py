@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import io
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
@@ -19,30 +17,14 @@ from lake_assets import Lake
 from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable, event_format
-from lake_assets.formats.format_base import decode, schema_key
+from lake_assets.formats.format_base import decode
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import Parsed, parse
 from lake_assets.lake import TableId
+from tests.support.raw_rows import raw_rows
 
 ITEMS = SourceTable("public", "items")
-
-
-def raw_rows(lake: Lake, name: str, lines: Sequence[str], source_table: str = str(ITEMS)) -> DataFrame:
-    """Lines as rows of a raw table."""
-    reader = event_format(name)
-    schemas = [reader.schema_of(decode(line)) for line in lines]
-    payloads = [reader.without_schema(t, s) if s else None for t, s in zip(lines, schemas, strict=True)]
-    now = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-    columns = {
-        "position": pa.array(range(len(lines)), pa.int64()),
-        "source_table": pa.array([source_table] * len(lines), pa.string()),
-        "arrived_at": pa.array([now] * len(lines), pa.timestamp("us", "UTC")),
-        "record": pa.array(lines, pa.string()),
-        "schema_key": pa.array([schema_key(s) for s in schemas], pa.string()),
-        "payload": pa.array(payloads, pa.string()),
-    }
-    return lake.spark().createDataFrame(pa.table(columns))
 
 
 def spec(name: str, **more: Any) -> StagingSpec:

@@ -15,9 +15,9 @@ from lake_assets.errors import SchemaConflictError, UnsupportedEventError
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.staging import exactness
 from lake_assets.tables.schema_changes import common_type, conflict, whole_chains
-from tests.ingest.test_misfitting_values import read
-from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines
+from tests.support.item_stream import ITEMS, Stream
+from tests.support.value_records import read
 
 BYTES = {"type": "bytes"}
 

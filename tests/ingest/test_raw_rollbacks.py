@@ -13,8 +13,10 @@ from lake_assets import Lake
 from lake_assets.commands.status import table_status
 from lake_assets.lake import TableId
 from lake_assets.tables.outcome import Outcome
-from tests.ingest.test_rejects import TYPED, Stream, change
+from tests.support.item_events import TYPED, change
+from tests.support.item_stream import Stream
 from tests.support.seeds import long_seeds
+from tests.support.upkeep import expire
 
 RAW, STAGING = "raw.events", "staging.items"
 
@@ -50,13 +52,6 @@ class Landings(Stream):
         snapshot = self.lake.table(RAW).current_snapshot()
         assert snapshot
         return snapshot.snapshot_id
-
-    def expire(self) -> None:
-        raw = self.lake.table(RAW)
-        kept = {ref.snapshot_id for ref in raw.refs().values()}
-        raw.maintenance.expire_snapshots().by_ids(
-            [s.snapshot_id for s in raw.snapshots() if s.snapshot_id not in kept]
-        ).commit()
 
     @property
     def landed(self) -> list[tuple[int, int]]:
@@ -140,7 +135,7 @@ def test_fewer_records_than_before_are_waited_for_and_the_advice_helps(landings:
 def test_the_time_of_landing_tells_records_apart_after_the_undone_snapshot_has_expired(
     landings: Landings, *, replaced: bool
 ) -> None:
-    landings.expire()
+    expire(landings.lake, RAW)
     assert landings.only(STAGING).status == "waiting"
     if replaced:
         landings.gone("c")
@@ -173,7 +168,7 @@ def rolls_back(landings: Landings, choose: random.Random) -> None:
 
 
 def expires(landings: Landings, choose: random.Random) -> None:
-    landings.expire()
+    expire(landings.lake, RAW)
 
 
 def stages(landings: Landings, choose: random.Random) -> None:

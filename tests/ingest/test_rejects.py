@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from lake_assets import Lake, Pipeline
+from lake_assets import Lake
 from lake_assets.commands import rejected as command
 from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
@@ -22,70 +22,10 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.format_base import DEPTH
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.staging import staging_writes
-from lake_assets.pipeline import PipelineConfig
-from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.writing.table_writer import TableWriter
+from tests.support.item_events import TYPED, change, v2
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.seeds import HISTORIES
-
-ITEMS = "public.items"
-
-
-class Stream:
-    """A stream of one format, its files, and what became of their records."""
-
-    def __init__(self, lake: Lake, **stream: Any) -> None:
-        self.lake, self.files = lake, 0
-        self.folder = lake.config.home / "landing" / "events"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.declare(**stream)
-
-    def declare(self, **stream: Any) -> None:
-        declared = {"name": "p", "streams": [{"name": "events", "tables": [ITEMS], **stream}]}
-        self.pipeline = Pipeline(PipelineConfig.model_validate(declared))
-
-    def land(self, *lines: str | bytes) -> Path:
-        self.files += 1
-        file = self.folder / f"{self.files:03}.jsonl"
-        file.write_bytes(b"".join((x.encode() if isinstance(x, str) else x) + b"\n" for x in lines))
-        return file
-
-    def run(self, *lines: str | bytes) -> dict[str, Outcome]:
-        if lines:
-            self.land(*lines)
-        return _raised(self.pipeline.run(self.lake))
-
-    def replay(self) -> dict[str, Outcome]:
-        return _raised(self.pipeline.replay(self.lake))
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return [r.asDict() for r in self.lake.spark().table(self.lake.sql_name(table)).collect()]
-
-    def rejected(self) -> list[tuple[int, str | None, str]]:
-        if not self.lake.exists("raw.events_rejected"):
-            return []
-        found = self.rows("raw.events_rejected")
-        return sorted((r["position"], r["source_table"], r["reason"]) for r in found)
-
-
-def _raised(outcomes: list[Outcome]) -> dict[str, Outcome]:
-    for o in outcomes:
-        if o.exception:
-            raise o.exception
-    return {o.table: o for o in outcomes}
-
-
-def change(op: str, at: int, **row: Any) -> str:
-    """A simplified change event without types."""
-    names, values = list(row), list(row.values())
-    record: dict[str, Any] = {"changeType": op, "timestamp": str(at), "schema": "public", "table": "items"}
-    if op != "delete":
-        record |= {"columnNames": names, "columnValues": values}
-    if op != "insert":
-        record |= {"oldKeyNames": ["id"], "oldKeyValues": [row.get("id")]}
-    return json.dumps(record)
-
-
-TYPED = {"format": "simplified", "tables": [{"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}}]}
 
 
 def test_each_kind_of_bad_record_is_put_down_and_the_good_ones_go_on(lake: Lake) -> None:
@@ -518,15 +458,6 @@ def test_nesting_stops_at_a_depth_and_stops_nothing_else(lake: Lake, form: str) 
 
 
 # --- a column whose type cannot become what comes ---------------------------------------------------------------
-
-
-def v2(at: int, kind: str, **row: tuple[str, Any]) -> str:
-    """A wal2json change with types."""
-    columns = [{"name": n, "type": t, "value": v} for n, (t, v) in row.items()]
-    record: dict[str, Any] = {"action": kind, "schema": "public", "table": "items", "lsn": f"0/{at:X}"}
-    record |= {"columns": columns} if kind != "D" else {}
-    record |= {"identity": columns[:1]} if kind != "I" else {}
-    return json.dumps({**record, "pk": [{"name": "id", "type": "integer"}]})
 
 
 def test_values_of_another_type_go_to_a_column_of_their_own(lake: Lake) -> None:

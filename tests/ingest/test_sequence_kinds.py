@@ -11,7 +11,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import OrderUnknownError
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, ORDER_PROPERTY
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
 
 KEYED = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}}
 

@@ -20,7 +20,7 @@ from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.outcome import Outcome
-from tests.support.upkeep import empty_in_place
+from tests.support.upkeep import empty_in_place, expire
 
 RAW, SOURCE = TableId.parse("raw.events"), "kafka.events"
 SCHEMA = pa.schema([("v", pa.string()), ("o", pa.int64())])
@@ -51,13 +51,6 @@ class Topic:
     def trim(self, below: int) -> None:
         """Remove old records, as whole files."""
         self.lake.table(SOURCE).delete(f"o < {below}")
-
-    def expire(self) -> None:
-        """Expire all snapshots but the current one."""
-        table = self.lake.table(SOURCE)
-        current = table.metadata.current_snapshot_id
-        old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current]
-        table.maintenance.expire_snapshots().by_ids(old).commit()
 
     def empty_in_place(self) -> None:
         empty_in_place(self.lake, SOURCE)
@@ -139,7 +132,7 @@ def trimmed_and_expired(topic: Topic) -> None:
     topic.append(4)
     topic.append(5, 5)
     topic.trim(3)
-    topic.expire()
+    expire(topic.lake, SOURCE)
 
 
 def recreated_with_old_records(topic: Topic) -> None:
@@ -199,10 +192,7 @@ def test_a_raw_table_whose_own_watermark_expired_repeats_no_record(topic: Topic)
     topic.append(4)
     raw = topic.lake.table(RAW)
     raw.append(raw.schema().as_arrow().empty_table())
-    raw = topic.lake.table(RAW)
-    current = raw.metadata.current_snapshot_id
-    old = [s.snapshot_id for s in raw.metadata.snapshots if s.snapshot_id != current]
-    raw.maintenance.expire_snapshots().by_ids(old).commit()
+    expire(topic.lake, RAW)
     with pytest.raises(HistoryError, match=r"`on_gap: append`"):
         topic.land()
     assert topic.land(APPEND).inserted == 1

@@ -14,9 +14,9 @@ from lake_assets import Lake
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import Boundary
 from lake_assets.ingest.records.stream_transactions import Open, follow
-from tests.ingest.test_rejects import Stream
 from tests.support.debezium import BIGINT, INT, TEXT, Table
 from tests.support.deferred import Deferred
+from tests.support.item_stream import Stream
 
 V2 = event_format("wal2json-v2")
 PLACES = Table({"k": BIGINT, "n": INT, "name": TEXT}, key=("k",))

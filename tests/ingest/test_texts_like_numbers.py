@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
 
 ROWS: list[dict[str, Any]] = [
     {"id": 2, "zip": "01220"}, {"id": 3, "zip": "+5"}, {"id": 4, "zip": " 12"}, {"id": 5, "zip": "12"},

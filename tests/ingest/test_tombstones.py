@@ -16,7 +16,7 @@ from lake_assets.ingest.records import rejects, tombstones
 from lake_assets.ingest.records.routing import replay
 from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId, thresholds
-from tests.ingest.test_rejects import Stream
+from tests.support.item_stream import Stream
 from tests.support.unwrapped import Unwrapped
 
 RAW = TableId(("raw",), "events")

@@ -14,7 +14,8 @@ from lake_assets.ingest.raw import source_snapshots
 from lake_assets.ingest.raw.landing import land
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
+from tests.support.upkeep import expire
 
 
 def event(op: str, id_: int, v: str | None, lsn: int, **source: Any) -> str:
@@ -74,9 +75,7 @@ def test_what_landings_have_seen_of_tables_outlives_their_snapshots(plain_lake: 
     for n, line in enumerate(lines):
         (tmp_path / f"{n}.jsonl").write_text(f"{line}\n")
         landed = land(plain_lake, raw)
-        table = plain_lake.table(raw.table)
-        older = [s.snapshot_id for s in table.metadata.snapshots][:-1]
-        table.maintenance.expire_snapshots().by_ids(older).commit()
+        expire(plain_lake, raw.table)
     assert landed.rejected == 1
     assert [*source_snapshots.read_snapshots(plain_lake.table(raw.table))] == ["public.items"]
 

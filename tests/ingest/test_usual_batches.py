@@ -16,10 +16,11 @@ from lake_assets.errors import LostEventsError, RejectedLimitError
 from lake_assets.ingest.records import parsing
 from lake_assets.ingest.staging import staging_step
 from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
-from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, TEXT, TIMESTAMP, Event, Table
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.kills import Points, killed_everywhere
 from tests.support.seeds import seeds
+from tests.support.upkeep import expire
 
 # JSON of values: usual ones, those in a rare notation, and those that do not fit.
 WHOLE = (["1", "-7", "9007199254740993"], ["2e0", "2.342361e+06", "12.0"], ["1.5", "9223372036854775808", '"x"'])
@@ -198,11 +199,7 @@ def expired(both: Both, choose: random.Random) -> None:
     """Which records are new is told by their positions."""
     both.land()
     both.stream.pipeline.run(both.lake, ["raw.events"])
-    raw = both.lake.table("raw.events")
-    kept = {ref.snapshot_id for ref in raw.refs().values()}
-    raw.maintenance.expire_snapshots().by_ids(
-        [s.snapshot_id for s in raw.snapshots() if s.snapshot_id not in kept]
-    ).commit()
+    expire(both.lake, "raw.events")
 
 
 def rebuilt(both: Both, choose: random.Random) -> None:

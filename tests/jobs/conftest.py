@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets import Lake
-from tests.jobs.playback import play
+from tests.support.daily_job import play
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import PipelineError
 from lake_assets.jobs import step_notes
 from lake_assets.lake import TableId
-from tests.jobs.playback import DAILY, PLAYS, play, rows_of
 from tests.support.cli import caller
+from tests.support.daily_job import DAILY, PLAYS, play, rows_of
 
 pytestmark = pytest.mark.system
 
@@ -182,7 +182,7 @@ def test_a_program_that_is_missing_is_an_error(media: Lake, declared: Callable[.
 
 FUNCTION = """
 def daily(step):
-    from tests.jobs.playback import append, new_rows
+    from tests.support.daily_job import append, new_rows
     append(step.lake, new_rows(step.lake, step), step.properties)
     return {"low": str(step.ranges["day"].low)}
 

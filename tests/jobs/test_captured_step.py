@@ -24,7 +24,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.metadata_commits import commit
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.runtime.processes import owner
-from tests.jobs.playback import DAILY, PLAYS, append, job, new_rows, note, play, rows_of, rows_of_play
+from tests.support.daily_job import DAILY, PLAYS, append, job, new_rows, note, play, rows_of, rows_of_play
 
 GONE, ELSEWHERE = owner((2**22 + 1, 1.0)), f"{'0' * 8}_1_1"
 TARGET = TableId.parse(DAILY)

@@ -22,7 +22,7 @@ from lake_assets.orchestration.sensing.pending_scan import scan
 from lake_assets.pipeline import SnapshotPins
 from lake_assets.pipeline.pending import pending_of
 from lake_assets.tables.outcome import Outcome
-from tests.jobs.playback import DAILY, PLAYS, SCHEMA, append, play, rows_of
+from tests.support.daily_job import DAILY, PLAYS, SCHEMA, append, play, rows_of
 from tests.support.upkeep import empty_in_place
 
 OTHER = "raw.other"

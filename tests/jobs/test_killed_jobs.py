@@ -18,7 +18,19 @@ from lake_assets.errors import (
 from lake_assets.jobs import step_notes
 from lake_assets.lake import TableId
 from lake_assets.runtime.processes import identity, owner
-from tests.jobs.playback import DAILY, PLAYS, POINTS, append, job, killed, new_rows, note, play, rows_of, rows_of_play
+from tests.support.daily_job import (
+    DAILY,
+    PLAYS,
+    POINTS,
+    append,
+    job,
+    killed,
+    new_rows,
+    note,
+    play,
+    rows_of,
+    rows_of_play,
+)
 
 GONE, ELSEWHERE = owner((2**22 + 1, 1.0)), f"{'0' * 8}_1_1"
 TARGET = TableId.parse(DAILY)

@@ -14,7 +14,7 @@ from lake_assets.errors import ConcurrentWriteError, JobError, PipelineError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline.pipeline_checks import check
-from tests.jobs.playback import DAILY, PLAYS, SCHEMA
+from tests.support.daily_job import DAILY, PLAYS, SCHEMA
 
 NAMES = ", ".join(SCHEMA.names)
 

@@ -12,7 +12,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.lake.spark_session import session_conf
-from tests.jobs.playback import DAILY, PLAYS, play, rows_of
+from tests.support.daily_job import DAILY, PLAYS, play, rows_of
 
 JOB = """
 import os, sys

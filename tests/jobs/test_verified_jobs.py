@@ -7,13 +7,14 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from lake_assets import Lake, Pipeline, cli
+from lake_assets import Lake, Pipeline
 from lake_assets.errors import NotRunError, PipelineError, SnapshotExpiredError
 from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.pipeline.verification import Difference, Verification, verify
-from tests.jobs.playback import DAILY, PLAYS, play
+from tests.support.cli import invoke
+from tests.support.daily_job import DAILY, PLAYS, play
+from tests.support.upkeep import forget_history
 
 FULL = f"SELECT account, day, sum(seconds) AS seconds FROM {PLAYS} GROUP BY account, day"
 
@@ -157,11 +158,7 @@ def test_an_expired_snapshot_is_named(media: Lake, declared: Callable[..., Pipel
     pipeline = declared("by_window", full=FULL)
     run(media, pipeline)
     play(media, (1, 6, 1))
-    for tag in set(media.table(PLAYS).refs()) - {"main"}:
-        media.spark().sql(f"ALTER TABLE {PLAYS} DROP TAG `{tag}`")
-    media.spark().sql(
-        f"CALL lake.system.expire_snapshots(table => '{PLAYS}', older_than => TIMESTAMP '2999-01-01', retain_last => 1)"
-    )
+    forget_history(media, PLAYS)
     with pytest.raises(SnapshotExpiredError, match="has expired since"):
         verified(media, pipeline)
 
@@ -185,9 +182,7 @@ def test_the_command_exits_with_one_if_the_table_differs(
     monkeypatch.setattr(Lake, "load", lambda: media)
 
     def called() -> tuple[int, str]:
-        result = CliRunner().invoke(cli.application(), ["verify", DAILY, "--pipeline", str(pipeline.path)])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
+        result = invoke("verify", DAILY, "--pipeline", str(pipeline.path))
         return result.exit_code, result.stdout
 
     code, output = called()

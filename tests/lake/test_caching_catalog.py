@@ -1,3 +1,5 @@
+"""The lake's catalog: the same one in Spark and PyIceberg, and settings that neither can use, named."""
+
 from __future__ import annotations
 
 import re

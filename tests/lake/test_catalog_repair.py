@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from lake_assets import Lake, cli
+from lake_assets import Lake
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, RepairError
 from lake_assets.lake import caching_catalog
 from lake_assets.lake.metadata.catalog_repair import Examined, examine, forget, repair
+from tests.support.cli import invoke
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
@@ -194,9 +194,7 @@ def test_the_command(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lake, "load_existing", lambda: plain_lake)
 
     def command(*args: str) -> tuple[int, str]:
-        done = CliRunner().invoke(cli.application(), ["repair", *args])
-        if done.exception and not isinstance(done.exception, SystemExit):
-            raise done.exception
+        done = invoke("repair", *args)
         return done.exit_code, done.output
 
     make(plain_lake)

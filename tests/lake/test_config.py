@@ -1,3 +1,5 @@
+"""The lake's settings: where each comes from, which wins, and the message of a wrong one."""
+
 from __future__ import annotations
 
 from pathlib import Path

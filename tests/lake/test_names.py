@@ -1,3 +1,5 @@
+"""Names of tables: split, quoted, written out, and made folders of."""
+
 from __future__ import annotations
 
 import re

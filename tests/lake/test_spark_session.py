@@ -10,7 +10,7 @@ from lake_assets import Lake
 from lake_assets.lake import quote
 from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.names import literal
-from tests.conftest import lake_on
+from tests.support.lakes import lake_on
 
 TEXTS = ("${env:HOME}", "${spark.app.name}", "${system:user.name}", "${nothing}", "a\\${env:HOME}", "$", ":k0", "'--")
 

@@ -1,3 +1,5 @@
+"""Watermarks: written into commits, and read back from the newest ancestor."""
+
 from __future__ import annotations
 
 import pyarrow as pa

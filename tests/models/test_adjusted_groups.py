@@ -10,7 +10,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.lake import thresholds
 from lake_assets.tables.writing.table_writer import TableWriter
-from tests.models.test_strategies import World
+from tests.support.model_world import World
 from tests.support.seeds import seeds
 
 SOURCE = "u (id BIGINT, k INT, s STRING, v INT, d DECIMAL(10,2), big BIGINT)"

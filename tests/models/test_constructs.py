@@ -8,18 +8,13 @@ from collections import Counter
 import pytest
 
 from lake_assets import Lake
-from lake_assets.lake import TableId
 from lake_assets.models.sql.model_plan import plan
-from tests.models.constructs import CONSTRUCTS
 from tests.support import table_changes
+from tests.support.constructs import CONSTRUCTS
 from tests.support.models import Proof
 from tests.support.queries import TABLES, Query
 from tests.support.seeds import seeds
-
-SCHEMAS = {
-    TableId.parse(table): {c: kind.lower() for c, kind in columns.items()}
-    for table, columns in table_changes.COLUMNS.items()
-}
+from tests.support.table_changes import SCHEMAS
 
 
 def test_most_are_maintained_by_what_changed() -> None:

@@ -1,30 +1,9 @@
-"""Subqueries beside aggregates and in HAVING: maintained over the groups, and equal to what Spark makes of their text."""
+"""Subqueries beside aggregates and in HAVING: strategy and reasons; `test_maintained_constructs` compares their rows."""
 
 from __future__ import annotations
 
-import random
-
-import pytest
-
-from lake_assets import Lake
 from lake_assets.models.sql.model_plan import plan
-from tests.models.maintained_constructs import BY_STRATEGY
-from tests.models.test_constructs import SCHEMAS
-from tests.models.test_maintained_constructs import prove
-from tests.support.seeds import seeds
-
-
-def _is_grouped_with_subquery(sql: str) -> bool:
-    return "(SELECT" in sql and "GROUP BY" in sql.upper() and ("HAVING" in sql or "count(*)" in sql or "sum(" in sql)
-
-
-# `test_maintained_constructs` takes the same queries through shorter histories.
-@pytest.mark.long
-@pytest.mark.parametrize("seed", seeds(0, 1))
-def test_models_equal_their_query_over_random_histories(lake: Lake, seed: int) -> None:
-    queries = [sql for listed in BY_STRATEGY.values() for sql in listed if _is_grouped_with_subquery(sql)]
-    assert len(queries) >= 12
-    prove(lake, random.Random(seed), queries, runs=4)
+from tests.support.table_changes import SCHEMAS
 
 
 def test_a_change_of_the_groups_leaves_a_threshold_of_another_table_alone() -> None:

@@ -16,8 +16,9 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError, TableReplacedError
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
-from tests.models.queries import ALL, FULL, KEYS, RETRACT
 from tests.support.oracle import rows_of
+from tests.support.pipeline_runs import run
+from tests.support.queries_by_strategy import ALL, FULL, KEYS, RETRACT
 from tests.support.seeds import HISTORIES
 
 JOINED = {"agg.joined": RETRACT["joined"]}
@@ -55,10 +56,7 @@ class Models:
 
     def run(self) -> dict[str, Outcome]:
         """Bring the models up to date; each must equal its query."""
-        outcomes = {o.table: o for o in self.pipeline.run(self.lake)}
-        for outcome in outcomes.values():
-            if outcome.exception:
-                raise outcome.exception
+        outcomes = run(self.lake, self.pipeline)
         for name, sql in self.models.items():
             assert self.rows(name) == rows_of(self.lake.spark().sql(_for_spark(sql))), (name, outcomes[name])
         return outcomes

@@ -9,12 +9,12 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.models.sql.model_plan import plan
-from tests.models.maintained_constructs import BY_STRATEGY
-from tests.models.test_constructs import SCHEMAS
 from tests.support import table_changes
+from tests.support.maintained_constructs import BY_STRATEGY
 from tests.support.models import Proof
 from tests.support.queries import TABLES, Query
 from tests.support.seeds import seeds
+from tests.support.table_changes import SCHEMAS
 
 QUERIES = [(sql, strategy) for strategy, queries in BY_STRATEGY.items() for sql in queries]
 KEPT = [sql for sql, strategy in QUERIES if strategy != "full"]

@@ -1,3 +1,5 @@
+"""Plans of models: strategy, key, reasons, warnings, sources and fingerprint of a query; without Spark."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,12 +8,8 @@ from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan, sources_of
 from lake_assets.models.sql.query_text import text_over
+from tests.support.schemas import SCHEMAS
 
-SCHEMAS = {
-    TableId.parse("final.users"): {"id": "bigint", "name": "string", "city_id": "int"},
-    TableId.parse("final.cities"): {"id": "int", "name": "string", "country": "string"},
-    TableId.parse("final.orders"): {"id": "bigint", "user_id": "bigint", "price": "decimal(10,2)", "day": "date"},
-}
 COUNT = "SELECT c.name, count(*) AS n"
 SAME = "SELECT 1 FROM final.cities c WHERE c.id = u.city_id"
 JOINED = "FROM final.users u JOIN final.cities c ON u.city_id = c.id"

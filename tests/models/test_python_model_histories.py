@@ -11,8 +11,7 @@ from pyspark.sql import functions as F
 
 from lake_assets import Changes, Lake, Lookup, model
 from lake_assets.models.python.python_model import PythonModel
-from tests.models.test_python_model_attacks import insert, make, refusal, step
-from tests.models.test_python_models import pipeline, rows_in
+from tests.support.python_models import insert, make, pipeline, refusal, rows_in, step
 
 
 def alter(lake: Lake, *changes: str, table: str = "src.t") -> None:

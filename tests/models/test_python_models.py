@@ -18,24 +18,10 @@ from lake_assets.pipeline import Outcome, PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.verification import verify
 from tests.support.kills import Points, killed_everywhere
+from tests.support.pipeline_runs import run
 from tests.support.plays import MODELS, History, daily, days, enriched, expected, log, plays, total
+from tests.support.python_models import pipeline, rows_in
 from tests.support.seeds import seeds
-
-
-def pipeline(*models: PythonModel) -> Pipeline:
-    return Pipeline(PipelineConfig(name="own"), models=models)
-
-
-def run(lake: Lake, p: Pipeline) -> dict[str, Outcome]:
-    outcomes = {o.table: o for o in p.run(lake)}
-    for outcome in outcomes.values():
-        if outcome.exception:
-            raise outcome.exception
-    return outcomes
-
-
-def rows_in(lake: Lake, table: str) -> Counter[Any]:
-    return Counter(map(tuple, lake.spark().table(lake.sql_name(table)).collect()))
 
 
 def check(lake: Lake, p: Pipeline, history: History) -> None:

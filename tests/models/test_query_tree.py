@@ -13,7 +13,7 @@ from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.operators.operator_rows import At, KeyFilter, Rows
 from lake_assets.models.operators.query_tree import Scan, column, text
 from lake_assets.models.sql.model_plan import plan
-from tests.models.test_plan import SCHEMAS
+from tests.support.schemas import SCHEMAS
 
 
 class Shown:

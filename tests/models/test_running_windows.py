@@ -12,8 +12,8 @@ from lake_assets.lake import TableId
 from lake_assets.models.operators.query_tree import Window, walk
 from lake_assets.models.operators.running_windows import RunningWindows, running_windows
 from lake_assets.models.sql.model_plan import plan
-from tests.models.test_row_frames import KEYED, SCHEMA, prove
-from tests.models.test_strategies import World
+from tests.support.keyed_rows import KEYED, SCHEMA, prove
+from tests.support.model_world import World
 from tests.support.oracle import rows_of
 from tests.support.seeds import seeds
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lake_assets import Lake
-from tests.models.test_strategies import World
+from tests.support.model_world import World
 
 
 @pytest.mark.long

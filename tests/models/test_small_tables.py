@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.lake import thresholds
-from tests.models.test_strategies import World
+from tests.support.model_world import World
 from tests.support.seeds import long_seeds
 
 MODELS: list[dict[str, Any]] = [

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from lake_assets.commands.run_and_status import table_status
 
 from lake_assets import Lake, Pipeline
-from lake_assets.errors import PipelineError
+from lake_assets.errors import LakeError, PipelineError
+from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.sql_template import sql_value
 from lake_assets.pipeline.verification import verify
-from tests.models.test_python_models import rows_in, run
+from tests.support.pipeline_files import yaml_of
+from tests.support.pipeline_runs import run
 from tests.support.plays import History, expected
+from tests.support.python_models import insert, make, rows_in
 
 DAILY = """SELECT account, to_date(started_at) AS day, sum(seconds) AS seconds, count(*) AS n
 FROM {{ affected('src.playback') }} GROUP BY account, to_date(started_at)"""
@@ -69,13 +73,6 @@ MODELS: list[dict[str, Any]] = [
 ]
 
 
-def yaml_of(folder: Path, models: list[dict[str, Any]], **more: Any) -> Path:
-    file = folder / "defs.yaml"
-    attributes = {"name": "own", "models": models, **more}
-    file.write_text(yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": attributes}, sort_keys=False))
-    return file
-
-
 @pytest.mark.long
 def test_tables_equal_their_queries_over_everything(lake: Lake, tmp_path: Path) -> None:
     history, p = History(lake, 1, "merge-on-read"), Pipeline.load(yaml_of(tmp_path, MODELS))
@@ -117,6 +114,43 @@ def test_python_models_are_found_beside_the_yaml_and_sql_models_read_them(lake: 
         assert rows_in(lake, "agg.sum") == {(len(history.plays), 2 * sum(p[4] for p in history.plays.values())): 1}
 
 
+def test_ends_of_ranges_have_the_type_of_their_column(lake: Lake, tmp_path: Path) -> None:
+    """Given a log of changes that notes ends; when one is unknown, or larger; then the log goes on."""
+    make(lake, "id INT, n BIGINT, d DECIMAL(9, 2)", "(1, 5, 1.5)")
+    make(lake, "id INT, v INT", "(1, 1)", name="src.u")
+    ends = ", ".join(f"{{{{ {end}('{t}', '{c}') }}}} AS {c}_{end}" for end in ("low", "high")
+                     for t, c in (("src.t", "n"), ("src.t", "d"), ("src.u", "v")))  # fmt: skip
+    sql = f"SELECT id, _change_type, {ends} FROM {{{{ feed('src.t', 'id') }}}}"
+    p = Pipeline.load(yaml_of(tmp_path, [{"name": "agg.log", "write": "append", "sql": sql}]))
+    run(lake, p)
+    changes = ("INSERT INTO src.t VALUES (2, 3000000000, 22.25), (3, NULL, NULL)", "DELETE FROM src.t WHERE id > 1")
+    for change in changes:
+        lake.spark().sql(change)
+        assert run(lake, p)["agg.log"].strategy == "append"
+    kinds = [(r["id"], r["_change_type"], r["v_low"]) for r in lake.spark().table("agg.log").collect()]
+    assert Counter(kinds) == Counter(
+        [(1, "insert", 1), *((i, kind, None) for i in (2, 3) for kind in ("insert", "delete"))]
+    )
+
+
+def test_a_lookup_whose_changes_trigger_nothing_leaves_a_table_up_to_date(lake: Lake, tmp_path: Path) -> None:
+    make(lake, "id INT", "(1)")
+    make(lake, "id INT, name STRING", "(1, 'a')", name="src.names")
+    sql = "SELECT t.id, n.name FROM {{ changes('src.t') }} t LEFT JOIN src.names n USING (id)"
+    models = [
+        {"name": f"agg.{on}", "write": "merge", "key": ["id"], "sql": sql, "on_lookup_change": on}
+        for on in ("ignore", "rebuild")
+    ]
+    p = Pipeline.load(yaml_of(tmp_path, models))
+    run(lake, p)
+    insert(lake, "(2, 'b')", name="src.names")
+    found = {on: table_status(lake, TableId.parse(f"agg.{on}")) for on in ("ignore", "rebuild")}
+    assert found["ignore"].behind == {"src.t": 0}
+    assert not found["ignore"].is_behind
+    assert set(found["ignore"].watermark) == {"src.names", "src.t"}
+    assert found["rebuild"].behind == {"src.names": 1, "src.t": 0}
+
+
 # --- mistakes ------------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +165,9 @@ def test_python_models_are_found_beside_the_yaml_and_sql_models_read_them(lake: 
         ("SELECT * FROM src.playback", "it reads no changes"),
         ("SELECT *\nFROM playback, {{ changes('src.playback') }}", "line 2: .*playback is named without its layer"),
         ("SELECT * FRM {{ changes('src.playback') }}", "line 1: "),
+        ("SELECT {{ 1 / 0 }} FROM {{ changes('src.t') }}", "line 1: .*ZeroDivisionError"),
+        ("SELECT {{ range(10 ** 9) }} FROM {{ changes('src.t') }}", "The sandbox blocks ranges"),
+        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is none"),
     ],
 )
 def test_a_mistake_in_a_template_is_told_with_its_line(tmp_path: Path, plain_lake: Lake, sql: str, told: str) -> None:
@@ -193,6 +230,34 @@ def test_a_mistake_in_a_python_file_is_told_with_its_place(
 def test_a_file_that_is_named_has_to_exist(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such Python file"):
         Pipeline.load(yaml_of(tmp_path, [], python=["other.py"]))
+
+
+def test_a_template_in_a_model_without_write_is_told_of_it(plain_lake: Lake, tmp_path: Path) -> None:
+    models = [{"name": "agg.a", "sql": "SELECT * FROM {{ changes('src.t') }}"}]
+    (spec,) = Pipeline.load(yaml_of(tmp_path, models)).specs(plain_lake)
+    assert isinstance(spec, ModelSpec)
+    assert re.search("templates are for models that declare .*`write`", spec.refused)
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT id,\n  nope\nFROM {{ changes('src.t') }}", "line 2: .*Spark does not accept it: .*`nope`[^;]*$"),
+        ("SELECT *\nFROM\n{{ keys('src.t', 'nope') }}", "line 3: .*template: Spark does not accept it: [^\n]*$"),
+        ("SELECT *\nFROM\n{{ keys('src.t', 'id +') }}", "line 3: .*PARSE_SYNTAX_ERROR[^\n]*$"),
+        ("SELECT *\nFROM {{ affected('src.t') }}", "line 2: model agg.a: its template: only `replace-keys`"),
+        ("SELECT *\nFROM {{ changes('src.t') }}\nJOIN src.u USING (id)", "line 3: .*agg.a reads src.u"),
+        ("SELECT *\nFROM {{ changes('src.u') }}", "line 2: .*agg.a reads src.u"),
+    ],
+)
+def test_a_mistake_that_only_the_lake_shows_is_told_with_its_line(
+    lake: Lake, tmp_path: Path, sql: str, told: str
+) -> None:
+    make(lake, "id INT", "(1)")
+    (tmp_path / "a.sql").write_text(sql)
+    p = Pipeline.load(yaml_of(tmp_path, [{"name": "agg.a", "write": "append", "sql_file": "a.sql"}]))
+    with pytest.raises(LakeError, match=f"a.sql, {told}"):
+        run(lake, p)
 
 
 # --- literals -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lake_assets import Lake, Pipeline
+from lake_assets import Lake
 from lake_assets.errors import DefinitionChangedError, KeyMissingError, ModelError
 from lake_assets.lake import TableId
 from lake_assets.models.explanation import explain
@@ -16,39 +16,9 @@ from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.operators.query_tree import scans, text
 from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.recomputed_ranges import column_expressions, merged
-from lake_assets.pipeline import PipelineConfig
-from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.writing.table_writer import TableWriter
-from tests.models.test_plan import SCHEMAS
-from tests.support.oracle import rows_of
-
-
-class World:
-    """Foreign tables, and declared models over them."""
-
-    def __init__(self, lake: Lake, *tables: str) -> None:
-        self.lake = lake
-        lake.ensure_namespace(("final",))
-        for table in tables:
-            self.sql(f"CREATE TABLE final.{table} USING iceberg TBLPROPERTIES ('format-version' = '3')")
-
-    def sql(self, text: str) -> None:
-        self.lake.spark().sql(text)
-
-    def pipeline(self, *models: dict[str, Any]) -> Pipeline:
-        return Pipeline(PipelineConfig.model_validate({"name": "p", "models": list(models)}))
-
-    def run(self, *models: dict[str, Any]) -> dict[str, Outcome]:
-        outcomes = {o.table: o for o in self.pipeline(*models).run(self.lake)}
-        for outcome in outcomes.values():
-            if outcome.exception:
-                raise outcome.exception
-        for model in models:
-            assert self.rows(model["name"]) == rows_of(self.lake.spark().sql(model["sql"])), model["name"]
-        return outcomes
-
-    def rows(self, name: str) -> Counter[Any]:
-        return rows_of(self.lake.spark().table(name))
+from tests.support.model_world import World
+from tests.support.schemas import SCHEMAS
 
 
 @pytest.mark.long

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from lake_assets import Lake
 from lake_assets.models.sql.model_plan import plan
-from tests.models.maintained_constructs import BY_STRATEGY
-from tests.models.test_constructs import SCHEMAS
-from tests.models.test_maintained_constructs import prove
 from tests.support.models import Proof
 from tests.support.queries import Query
-from tests.support.seeds import seeds
+from tests.support.table_changes import SCHEMAS
 
 MOMENTS = [
     "'2024-01-01 00:00:00'", "'2024-03-31 02:30:00'", "'1969-12-31 23:59:59.999999'", "'1970-01-01 00:00:00'",
@@ -47,14 +42,6 @@ def test_rows_at_all_bounds_are_in_the_windows_of_spark(lake: Lake, kind: str, e
     proof.sql("DELETE FROM final.t WHERE id % 2 = 0", "UPDATE final.t SET at = NULL WHERE id = 3")
     proof.run()
     assert proof.strategies["retract"] >= 2 * len(queries)
-
-
-# `test_maintained_constructs` takes the same queries through shorter histories.
-@pytest.mark.long
-@pytest.mark.parametrize("seed", seeds(0, 1))
-def test_models_equal_their_query_over_random_histories(lake: Lake, seed: int) -> None:
-    queries = [sql for listed in BY_STRATEGY.values() for sql in listed if "window(" in sql]
-    prove(lake, random.Random(seed), queries, runs=4)
 
 
 @pytest.mark.parametrize(

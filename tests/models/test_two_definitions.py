@@ -14,7 +14,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.model_runs import SqlModelStep
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.writing import branch_writer
-from tests.models.test_strategies import World
+from tests.support.model_world import World
 
 QUERIES = {
     "agg.rows": ("SELECT id, v FROM final.t", "SELECT id, v + 100 AS v FROM final.t"),

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from lake_assets import Lake, Pipeline
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
-from tests.models.unstable import ARBITRARY, MAGNITUDES, ROUNDED, TABLES, Rounded, changes, fill
 from tests.support.oracle import rows_of
 from tests.support.seeds import HISTORIES
+from tests.support.unstable_queries import ARBITRARY, MAGNITUDES, ROUNDED, TABLES, Rounded, changes, fill
 
 
 class History:

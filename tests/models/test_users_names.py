@@ -12,8 +12,8 @@ from lake_assets.models.operators.maintenance import describe, maintained, reaso
 from lake_assets.models.operators.query_tree import walk
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan
 from lake_assets.models.sql.sql_errors import column_problems
-from tests.models.test_plan import SCHEMAS
 from tests.support.queries import TABLES, TYPES, queries
+from tests.support.schemas import SCHEMAS
 from tests.support.seeds import long_seeds
 
 FLIGHTS = {

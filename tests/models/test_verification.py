@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from lake_assets import Lake, Pipeline, cli
+from lake_assets import Lake, Pipeline
 from lake_assets.errors import (
     DefinitionChangedError,
     LakeError,
@@ -23,6 +22,8 @@ from lake_assets.errors import (
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.verification import Difference, Verification, verify
+from tests.support.cli import invoke
+from tests.support.upkeep import forget_history
 
 COUNT = "SELECT g, count(*) AS n FROM final.t GROUP BY g"
 
@@ -170,11 +171,7 @@ def test_an_expired_snapshot_is_named(lake: Lake) -> None:
     world.run()
     world.sql("INSERT INTO final.t VALUES (9, 'z', 1)")
     # Another process removes the tag that protects the absorbed snapshot.
-    for tag in set(lake.table("final.t").refs()) - {"main"}:
-        world.sql(f"ALTER TABLE final.t DROP TAG `{tag}`")
-    world.sql(
-        "CALL lake.system.expire_snapshots(table => 'final.t', older_than => TIMESTAMP '2999-01-01', retain_last => 1)"
-    )
+    forget_history(lake, "final.t")
     with pytest.raises(SnapshotExpiredError, match="expired"):
         world.verify("m")
 
@@ -192,9 +189,7 @@ def test_the_command_exits_with_one_if_the_table_differs(
     monkeypatch.setattr(Lake, "load", lambda: lake)
 
     def called(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(cli.application(), ["verify", "agg.m", *arguments])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
+        result = invoke("verify", "agg.m", *arguments)
         return result.exit_code, result.stdout
 
     code, output = called("--pipeline", str(file))

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from lake_assets import Lake, LakePipeline, Pipeline
 from lake_assets.orchestration import build_definitions
 from lake_assets.pipeline import PipelineConfig
-from tests.orchestration.conftest import Harness, selected
+from tests.support.dagster_harness import Harness, selected
 from tests.support.debezium import INT, TEXT, Event, Table, to_lines, write_lines
 
 T = Table({"id": INT, "city": TEXT})

@@ -15,7 +15,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.orchestration import build_definitions
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config.asset_settings import TableSettings
-from tests.orchestration.test_sensor import RAW
+from tests.support.dagster_shop import RAW
 
 DECLARED = {
     "name": "p",

@@ -12,7 +12,7 @@ from lake_assets import Lake
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.lake.metadata.metadata_commits import commit_together
-from tests.orchestration.conftest import Harness
+from tests.support.dagster_harness import Harness
 from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.streams import heads
 

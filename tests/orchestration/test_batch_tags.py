@@ -19,7 +19,7 @@ from lake_assets.pipeline.pending import pending_of
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.pending_windows import head_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-from tests.orchestration.conftest import Harness
+from tests.support.dagster_harness import Harness
 
 ROWS = pa.schema([pa.field("k", pa.int64()), pa.field("value", pa.string())])
 SQL = "SELECT k, count(*) AS n FROM feeds.t GROUP BY k"

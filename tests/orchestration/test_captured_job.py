@@ -12,8 +12,8 @@ import pytest
 from lake_assets import CapturedJob, Lake, Pipeline
 from lake_assets.orchestration import build_definitions
 from lake_assets.orchestration.scaffold import JobScaffolder
-from tests.jobs.playback import DAILY, PLAYS, play, rows_of
-from tests.orchestration.conftest import Harness, OtherSession, selected
+from tests.support.dagster_harness import Harness, OtherSession, selected
+from tests.support.daily_job import DAILY, PLAYS, play, rows_of
 
 KEY = dg.AssetKey(DAILY.split("."))
 YAML = f"""\
@@ -29,7 +29,7 @@ attributes:
 """
 FUNCTION = """
 from lake_assets.orchestration.scaffold import JobScaffolder
-from tests.jobs.playback import append, new_rows
+from tests.support.daily_job import append, new_rows
 
 def daily(step, context):
     context.log.info("called")

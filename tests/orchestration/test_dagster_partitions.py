@@ -17,8 +17,8 @@ from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration import dagster_partitions
 from lake_assets.orchestration.dagster_partitions import mark_progress
 from lake_assets.pipeline.verification import verify
-from tests.orchestration.conftest import selected
-from tests.orchestration.partitioned import BERLIN, MODELS, Days
+from tests.support.dagster_harness import selected
+from tests.support.partitioned_orders import BERLIN, MODELS, Days
 from tests.support.seeds import seeds
 
 

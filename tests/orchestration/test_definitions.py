@@ -12,23 +12,8 @@ from lake_assets.errors import ConfigError, PipelineError, TableClaimedError
 from lake_assets.orchestration import build_definitions, check_claims
 from lake_assets.orchestration.asset_names import op_name
 from lake_assets.pipeline import PipelineConfig
-from tests.orchestration.conftest import Harness
-
-SHOP = {
-    "raw/shop_events": set[str](),
-    "staging/accounts": {"raw/shop_events"},
-    "staging/clicks": {"raw/shop_events"},
-    "staging/order_item": {"raw/shop_events"},
-    "staging/user_city": {"raw/shop_events"},
-    "staging/users": {"raw/shop_events"},
-    "final/accounts": {"staging/accounts"},
-    "final/clicks": {"staging/clicks"},
-    "final/order_item": {"staging/order_item"},
-    "final/user_city": {"staging/user_city"},
-    "final/users": {"staging/users"},
-    "agg/city_population": {"final/users", "final/user_city"},
-    "shop/new_tables": {"raw/shop_events"},
-}
+from tests.support.dagster_harness import Harness
+from tests.support.dagster_shop import SHOP
 
 
 def graph(defs: dg.Definitions) -> dict[str, set[str]]:

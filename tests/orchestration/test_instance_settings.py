@@ -14,8 +14,8 @@ from lake_assets import Lake, Pipeline
 from lake_assets.orchestration.runs.instance_settings import config_warnings
 from lake_assets.orchestration.sensing.run_requests import Watch
 from lake_assets.orchestration.sensing.sensor import tick
-from tests.orchestration.conftest import Harness
-from tests.orchestration.test_sensor import feed
+from tests.support.dagster_harness import Harness
+from tests.support.dagster_shop import feed
 
 SHIPPED = Path(__file__).parents[2] / "dagster_home" / "dagster.yaml"
 POOLS = ["lake_assets/final.a", "lake_assets/final.b"]

@@ -18,14 +18,8 @@ from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.outcome import Outcome
-from tests.orchestration.conftest import Harness, selected
-from tests.orchestration.test_sensor import feed
-
-
-def metadata_of(result: dg.ExecuteInProcessResult, *key: str) -> dict[str, object]:
-    events = [e for e in result.get_asset_materialization_events() if e.asset_key == dg.AssetKey(key)]
-    assert len(events) == 1
-    return {name: value.value for name, value in events[0].materialization.metadata.items()}
+from tests.support.dagster_harness import Harness, metadata_of, selected
+from tests.support.dagster_shop import feed
 
 
 @pytest.mark.long  # as what lands in a daemon's lake

@@ -27,9 +27,9 @@ from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import pool
 from lake_assets.pipeline import ModelSpec, Pipeline, PipelineConfig, grouped
 from lake_assets.pipeline.verification import verify
-from tests.conftest import lake_on
-from tests.orchestration.conftest import Harness, OtherSession
-from tests.orchestration.partitioned import BERLIN, MODELS, Days
+from tests.support.dagster_harness import Harness, OtherSession
+from tests.support.lakes import lake_on
+from tests.support.partitioned_orders import BERLIN, MODELS, Days
 from tests.support.saved import SavedLake
 from tests.support.streams import heads
 

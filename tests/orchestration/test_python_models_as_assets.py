@@ -11,11 +11,10 @@ from pyiceberg.types import LongType, NestedField
 
 from lake_assets import Changes, Lake, Lookup, Pipeline, model
 from lake_assets.pipeline import PipelineConfig
-from tests.models.test_python_models import rows_in
-from tests.orchestration.conftest import Harness, selected
-from tests.orchestration.test_materialize import metadata_of
 from tests.support import plays
+from tests.support.dagster_harness import Harness, metadata_of, selected
 from tests.support.plays import DAY, History, enriched
+from tests.support.python_models import rows_in
 
 
 @pytest.fixture

@@ -8,16 +8,14 @@ import dagster as dg
 import pytest
 
 from lake_assets import Lake, Pipeline
-from tests.orchestration.conftest import Harness, selected
-from tests.pipeline.test_refused_models import rows, yaml
+from tests.support.dagster_harness import Harness, selected
+from tests.support.refused_model import create_users, rows, yaml
 
 
 def test_in_dagster_its_step_fails_and_all_others_succeed(
     tmp_path: Path, lake: Lake, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lake.ensure_namespace(("final",))
-    lake.spark().sql("CREATE TABLE lake.final.users (id INT, name STRING) USING iceberg")
-    lake.spark().sql("INSERT INTO lake.final.users VALUES (1, 'a')")
+    create_users(lake)
     file = yaml(tmp_path, "SELEC 1")
     harness = Harness(Pipeline.load(file), lake, instance)
     assert "the step of agg.bad will fail: " in caplog.text

@@ -10,26 +10,13 @@ import pytest
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import CatalogUnavailableError
-from lake_assets.examples import shop
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
 from lake_assets.ingest.raw_tables import ensure_raw
-from lake_assets.lake import TableId
 from lake_assets.orchestration.runs.run_retries import MAX_ATTEMPTS
 from lake_assets.pipeline import PipelineConfig
-from tests.orchestration.conftest import Harness, selected
-from tests.orchestration.test_definitions import SHOP
-
-ALL = {name.replace("/", ".") for name in SHOP}
-RAW = TableId(("raw",), "shop_events")
-
-
-def landing(harness: Harness) -> Path:
-    return harness.lake.config.home / "landing" / "shop_events"
-
-
-def feed(harness: Harness, checkpoint: int = 0) -> None:
-    shop.feed(landing(harness), shop.checkpoints()[checkpoint])
+from tests.support.dagster_harness import Harness, selected
+from tests.support.dagster_shop import ALL, RAW, feed, landing
 
 
 def test_an_empty_lake_is_up_to_date(dry: Harness) -> None:

@@ -28,7 +28,7 @@ from lake_assets.examples import shop
 from lake_assets.orchestration import LakePySparkResource, build_definitions, threads_executor
 from lake_assets.orchestration.runs.resources import PYSPARK, interrupt_sessions
 from lake_assets.orchestration.runs.step_failures import open_lake
-from tests.orchestration.conftest import OtherSession
+from tests.support.dagster_harness import OtherSession
 
 SETTINGS = {
     "python_logs": {"managed_python_loggers": ["lake_assets.here"], "python_log_level": "INFO"},

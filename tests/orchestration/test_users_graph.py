@@ -9,7 +9,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.orchestration import build_definitions
 from lake_assets.pipeline import PipelineConfig
-from tests.orchestration.conftest import Harness, OtherSession, selected
+from tests.support.dagster_harness import Harness, OtherSession, selected
 from tests.support.debezium import BIGINT, TEXT, Event, Table, to_lines, write_lines
 
 USERS = Table({"id": BIGINT, "city": TEXT}, name="public.users")

@@ -12,8 +12,8 @@ import pytest
 from dagster._core.events import EngineEventData
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
-from tests.orchestration.conftest import Harness, selected
-from tests.orchestration.test_sensor import ALL, feed
+from tests.support.dagster_harness import Harness, selected
+from tests.support.dagster_shop import ALL, feed
 
 LAUNCHED = {GRPC_INFO_TAG: json.dumps({"host": "127.0.0.1", "port": 4000})}
 

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from lake_assets import Lake, Pipeline
+from lake_assets import Lake
 from lake_assets.errors import PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import TableId
@@ -25,6 +25,7 @@ from lake_assets.tables.audits.audit_kinds import (
     Unique,
 )
 from lake_assets.tables.specs import Limit
+from tests.support.pipeline_files import load
 
 HEAD = """\
 type: lake_assets.LakePipeline
@@ -58,12 +59,6 @@ GOOD = (
         - unique
 """
 )
-
-
-def load(tmp_path: Path, text: str) -> Pipeline:
-    file = tmp_path / "defs.yaml"
-    file.write_text(text)
-    return Pipeline.load(file)
 
 
 def test_audits_are_read_from_yaml(tmp_path: Path, plain_lake: Lake) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -17,6 +16,7 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
+from tests.support.pipeline_runs import run, succeeded
 from tests.support.seeds import HISTORIES
 
 TABLES = [
@@ -80,7 +80,7 @@ def check(new_lake: Callable[[str], Lake], seed: int, files: int, events: int) -
     whole, pieces = new_lake(f"whole{seed}"), new_lake(f"pieces{seed}")
     for lake in (whole, pieces):
         land(lake, lines, files)
-    raise_failures(pipeline(dict[str, int]).run(whole))
+    run(whole, pipeline(dict[str, int]))
 
     def limit() -> dict[str, int]:
         return choose.choice([{"max_files": choose.randint(1, 3)}, {"max_rows": choose.choice([1, 20])}])
@@ -99,12 +99,6 @@ def check(new_lake: Callable[[str], Lake], seed: int, files: int, events: int) -
             assert not pieces.spark().table("lake.agg.differ").collect()
     assert rounds > 2
     assert tables_of(pieces) == tables_of(whole)
-
-
-def raise_failures(outcomes: list[Any]) -> None:
-    for outcome in outcomes:
-        if outcome.exception:
-            raise outcome.exception
 
 
 @pytest.mark.long
@@ -129,7 +123,7 @@ def test_a_run_by_hand_goes_on_until_nothing_is_left(lake: Lake) -> None:
     land(lake, lines_of(1, 8), files=3)
     cut = pipeline(dict[str, int], max_files=1)
     outcomes = cut.run(lake)
-    raise_failures(outcomes)
+    succeeded(outcomes)
     staged = [o for o in outcomes if o.table == "staging.a"]
     assert len(staged) > 1
     assert [o.details.get("snapshots_left", 0) for o in staged] == sorted(

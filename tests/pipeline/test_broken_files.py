@@ -13,12 +13,8 @@ from lake_assets import Lake
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError
 from lake_assets.lake import caching_catalog
 from lake_assets.lake.metadata.catalog_repair import examine, repair
-from tests.support.faults import Faults
+from tests.support.faults import Faults, path_of
 from tests.support.people import AGES, CITIES, OLDEST, People
-
-
-def path_of(location: str) -> Path:
-    return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
 def data_files(lake: Lake, table: str) -> list[Path]:

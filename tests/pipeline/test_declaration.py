@@ -19,6 +19,7 @@ from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
+from tests.support.pipeline_files import load
 from tests.support.streams import pipeline
 
 GOOD = """\
@@ -36,12 +37,6 @@ attributes:
     - name: agg.m
       sql: SELECT id, count(*) AS n FROM final.users GROUP BY id
 """
-
-
-def load(tmp_path: Path, text: str) -> Pipeline:
-    file = tmp_path / "defs.yaml"
-    file.write_text(text)
-    return Pipeline.load(file)
 
 
 def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F
 
 from lake_assets import Lake, Pipeline
 from lake_assets.commands.generate import generate_events
@@ -20,12 +19,13 @@ from lake_assets.examples import shop
 from lake_assets.examples.event_generator import COLUMNS, KEY, Source, Workload, delivered
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats.event_model import DELETE, TECHNICAL
-from lake_assets.lake import quote
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 from tests.support.expected import FORMATS, FormatCase, shown
-from tests.support.parsing import moment, plain
+from tests.support.parsing import plain
+from tests.support.pipeline_runs import run
+from tests.support.plain_rows import rows
 
 ITEMS = "public.items"
 
@@ -41,35 +41,9 @@ def landing(lake: Lake, stream: str = "events") -> Path:
     return folder
 
 
-def run(lake: Lake, p: Pipeline) -> dict[str, Outcome]:
-    outcomes = p.run(lake)
-    for o in outcomes:
-        if o.exception:
-            raise o.exception
-    return {o.table: o for o in outcomes}
-
-
 def declared(case: FormatCase) -> dict[str, Any]:
     key = {"key": list(case.hints.key)} if case.hints.key else {}
     return {"format": case.reads, "tables": [{"table": ITEMS, **key}]}
-
-
-def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
-    """Return rows without nulls, and timestamps with their zone."""
-    frame = lake.spark().table(lake.sql_name(table))
-    kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
-    frame = frame.select(
-        *(F.unix_micros(quote(c)).alias(c) if k == "timestamp" else F.col(quote(c)) for c, k in kinds.items())
-    )
-    actual: list[dict[str, Any]] = []
-    for row in frame.collect():
-        values = {
-            c: moment(v) if kinds[c] == "timestamp" else bytes(v) if isinstance(v, bytearray) else v
-            for c, v in row.asDict().items()
-            if v is not None
-        }
-        actual.append({c: plain(v) for c, v in values.items()})
-    return actual
 
 
 OFTEN = ("debezium",)
@@ -191,11 +165,7 @@ def test_three_recordings_of_one_workload_give_the_same_staging_rows(lake: Lake)
 
 def run_staging(lake: Lake, p: Pipeline) -> list[Outcome]:
     selected = [str(s.table) for s in p.specs(lake) if s.table.namespace[0] != "final"]
-    outcomes = p.run(lake, selected)
-    for o in outcomes:
-        if o.exception:
-            raise o.exception
-    return outcomes
+    return list(run(lake, p, selected).values())
 
 
 # --- streams ----------------------------------------------------------------------------------------------------

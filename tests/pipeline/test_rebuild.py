@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from lake_assets import Lake, Pipeline, cli
@@ -27,6 +26,7 @@ from lake_assets.lake.metadata.watermark import read_marks
 from tests.support.debezium import TEXT, Event
 from tests.support.oracle import final_rows, rows_of
 from tests.support.people import AGES, CITIES, OLDEST, PEOPLE, RANKED, SPAN, People
+from tests.support.pipeline_files import write_pipeline
 from tests.support.seeds import seeds
 from tests.support.upkeep import forget_history
 
@@ -40,8 +40,7 @@ def command(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         config = people.feed.pipeline.config.model_dump(exclude_defaults=True, mode="json")
         folder = tmp_path / "pipelines" / "people"
         folder.mkdir(parents=True, exist_ok=True)
-        declared = {"type": "lake_assets.LakePipeline", "attributes": config}
-        (folder / "defs.yaml").write_text(yaml.safe_dump(declared))
+        write_pipeline(folder / "defs.yaml", config)
         monkeypatch.setenv("LAKE_PIPELINES", str(folder.parent))
         advised = re.search(r"`lake-assets (rebuild [\w.]+)`", error or "")
         assert advised, error

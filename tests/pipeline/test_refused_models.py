@@ -11,8 +11,8 @@ from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import ModelError, PipelineError
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.pipeline_checks import check
+from tests.support.refused_model import create_users, rows, yaml
 
-HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
 GOOD = "SELECT id, name FROM final.users"
 # By mistake: the model, on line 6, and what is said of it.
 MISTAKES = {
@@ -24,27 +24,10 @@ MISTAKES = {
 }
 
 
-def yaml(folder: Path, bad: str) -> Path:
-    """Write a pipeline in which agg.above reads agg.bad, and agg.other does not."""
-    file = folder / "defs.yaml"
-    file.write_text(
-        f'{HEAD}    - name: agg.bad\n      sql: "{bad}"\n'
-        "    - {name: agg.above, sql: SELECT count(*) AS n FROM agg.bad}\n"
-        "    - {name: agg.other, sql: SELECT count(*) AS n FROM final.users}\n"
-    )
-    return file
-
-
-def rows(lake: Lake, table: str) -> list[tuple[object, ...]]:
-    return sorted(tuple(r) for r in lake.spark().table(f"lake.{table}").collect())
-
-
 @pytest.fixture
 def users(lake: Lake) -> Lake:
     """A lake with one user in final.users."""
-    lake.ensure_namespace(("final",))
-    lake.spark().sql("CREATE TABLE lake.final.users (id INT, name STRING) USING iceberg")
-    lake.spark().sql("INSERT INTO lake.final.users VALUES (1, 'a')")
+    create_users(lake)
     return lake
 
 

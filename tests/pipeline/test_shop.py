@@ -15,6 +15,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.pipeline import PipelineConfig
 from tests.support.oracle import rows_of
+from tests.support.pipeline_runs import run
 
 QUERY = (
     "SELECT c.city, count(*) AS population, sum(u.balance) AS balance "
@@ -24,9 +25,7 @@ QUERY = (
 
 def absorb(lake: Lake, pipeline: Pipeline, upto: shop.Checkpoint) -> None:
     shop.feed(lake.config.home / "landing" / "shop_events", upto)
-    for outcome in pipeline.run(lake):
-        if outcome.exception:
-            raise outcome.exception
+    run(lake, pipeline)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +62,7 @@ def test_every_recording_in_any_batches_equals_postgres_at_every_checkpoint(
         cuts = sorted(choose.sample(range(start + 1, end), choose.randint(0, 2)))
         for a, b in itertools.pairwise([start, *cuts, end]):
             (landing / f"{a:06}.jsonl").write_text("".join(lines[a:b]), encoding="utf-8")
-            for outcome in pipeline.run(lake):
-                if outcome.exception:
-                    raise outcome.exception
+            run(lake, pipeline)
         differences = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
         assert differences == {}, checkpoint.name
         start = end

@@ -19,6 +19,7 @@ from lake_assets.pipeline import PipelineConfig
 from tests.support import mariadb
 from tests.support.mariadb import MISSING, TOO_MANY, Checkpoint
 from tests.support.parsing import parse
+from tests.support.pipeline_runs import run
 
 # What neither stream says, or says otherwise than the server: by reason, how many rows differ at each checkpoint.
 Discrepancies = Mapping[str, Mapping[tuple[str, str], Sequence[int]]]
@@ -142,11 +143,8 @@ class Shop:
         """Absorb records as one file; return how many were rejected, by table."""
         self.files += 1
         (self.landing / f"{self.files:04}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
-        outcomes = self.pipeline.run(self.lake)
-        for outcome in outcomes:
-            if outcome.exception:
-                raise outcome.exception
-        return Counter({o.table: o.details["rejected"] for o in outcomes if o.details.get("rejected")})
+        outcomes = run(self.lake, self.pipeline)
+        return Counter({t: o.details["rejected"] for t, o in outcomes.items() if o.details.get("rejected")})
 
     def differences(self, checkpoint: Checkpoint) -> Counter[tuple[str, str]]:
         """Compare every table with MariaDB's."""

@@ -1,3 +1,5 @@
+"""Tokens of Spark Connect servers: found by their owner, and never replacing a token that is given."""
+
 from __future__ import annotations
 
 import stat

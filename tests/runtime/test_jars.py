@@ -1,3 +1,5 @@
+"""Jars of Spark: downloaded once, and used only with the content that is known of them."""
+
 from __future__ import annotations
 
 import hashlib

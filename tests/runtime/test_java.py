@@ -1,3 +1,5 @@
+"""The Java that Spark runs on: which installation is chosen, and what is said if there is none."""
+
 from __future__ import annotations
 
 import os

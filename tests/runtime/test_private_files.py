@@ -1,3 +1,5 @@
+"""Files and folders that others on the machine cannot read."""
+
 from __future__ import annotations
 
 import stat

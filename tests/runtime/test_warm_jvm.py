@@ -22,7 +22,7 @@ from lake_assets.lake.spark_session import session_conf
 from lake_assets.runtime import warm_jvm
 from lake_assets.runtime.java import find_java
 from lake_assets.runtime.processes import identity
-from tests.conftest import SHORT_JVM, SMALL
+from tests.support.lakes import SHORT_JVM, SMALL
 
 SECONDS = 120.0
 REFERRED_TO = (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from lake_assets import cli
 
@@ -34,3 +35,11 @@ def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         return Done(code, streams.out, streams.err)
 
     return call
+
+
+def invoke(*words: str) -> Result:
+    """Call `lake-assets` in this process; an error that the command does not end with itself is raised."""
+    result = CliRunner().invoke(cli.application(), list(words))
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result

@@ -12,6 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.support import connect_values
+
 INT, BIGINT, TEXT = {"type": "int32"}, {"type": "int64"}, {"type": "string"}
 DATE = {"type": "int32", "name": "io.debezium.time.Date"}
 TIMESTAMP = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
@@ -126,9 +128,7 @@ def unscaled(value: Decimal, scale: int) -> str:
     number = int("".join(map(str, digits))) * (-1 if sign else 1)
     shift = scale + exponent
     number = number * 10**shift if shift >= 0 else number // 10**-shift
-    # Java's BigInteger.toByteArray(): one sign bit more than the magnitude needs.
-    size = (number if number >= 0 else ~number).bit_length() // 8 + 1
-    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+    return connect_values.unscaled(number)
 
 
 def unavailable(schema: Mapping[str, Any]) -> Any:

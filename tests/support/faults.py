@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -23,10 +22,11 @@ from lake_assets import Lake, cli
 from lake_assets.errors import CorruptMetadataError, LakeError
 from lake_assets.lake import caching_catalog
 from lake_assets.tables.outcome import Outcome
-from tests.hostile.corpus import LINES
 from tests.support.clock import written_ahead
+from tests.support.hostile_values import LINES
 from tests.support.oracle import Rows, bag, final_rows
 from tests.support.people import People
+from tests.support.pipeline_files import write_pipeline
 from tests.support.upkeep import forget_history
 
 PARTS = ("metadata", "manifest list", "manifest", "data")
@@ -283,8 +283,7 @@ class Faults:
         config = self.people.feed.pipeline.config.model_dump(exclude_defaults=True, mode="json")
         folder = self._folder / "pipelines" / "people"
         folder.mkdir(parents=True, exist_ok=True)
-        declared = {"type": "lake_assets.LakePipeline", "attributes": config}
-        (folder / "defs.yaml").write_text(yaml.safe_dump(declared))
+        write_pipeline(folder / "defs.yaml", config)
         self._patch.setenv("LAKE_PIPELINES", str(folder.parent))
         done = CliRunner().invoke(cli.application(), command.split())
         if done.exception and not isinstance(done.exception, SystemExit):

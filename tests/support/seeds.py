@@ -7,9 +7,12 @@ none of the usual ones.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 HISTORIES = int(os.environ.get("HISTORIES", "1"))
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
@@ -24,3 +27,14 @@ def seeds(first: int, usual: int) -> range:
 def long_seeds(first: int, usual: int) -> list[Any]:
     """`seeds` as parameters of a test whose other seeds are in the default run."""
     return [pytest.param(seed, marks=pytest.mark.long) for seed in seeds(first, usual)]
+
+
+def any_seed(usual: int) -> Callable[[Callable[[int], None]], Callable[[], None]]:
+    """Let Hypothesis choose so many seeds as usual, or more if the environment asks for more; it keeps those that fail."""
+    chosen = settings(
+        max_examples=usual * HISTORIES,
+        deadline=None,
+        phases=[Phase.reuse, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    return lambda check: chosen(given(seed=st.integers(0, 2**63))(check))

@@ -14,6 +14,7 @@ from lake_assets.final.final_tables import FinalStep
 from lake_assets.pipeline import PipelineConfig, SnapshotPins
 from lake_assets.tables.outcome import Outcome
 from tests.support.debezium import Event, to_lines, write_lines
+from tests.support.pipeline_runs import run
 
 
 def pipeline(*tables: Any, name: str = "made_up", stream: str = "events", models: Sequence[Any] = ()) -> Pipeline:
@@ -48,11 +49,7 @@ class Feed:
 
     def run(self) -> dict[str, Outcome]:
         """Run the pipeline; the first table that failed raises its error."""
-        outcomes = self.outcomes()
-        for outcome in outcomes.values():
-            if outcome.exception:
-                raise outcome.exception
-        return outcomes
+        return run(self.lake, self.pipeline)
 
     def outcomes(self) -> dict[str, Outcome]:
         """Run the pipeline; failures are outcomes."""

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from lake_assets import Lake
+from lake_assets.lake import TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -14,6 +15,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "final.c": {"k": "INT", "a_id": "INT", "x": "DOUBLE", "moment": "TIMESTAMP_NTZ", "kind": "STRING"},
     "final.d": {"day": "DATE", "g": "STRING", "rate": "DECIMAL(8,3)", "n": "INT"},
 }
+# As plans of queries read them.
+SCHEMAS = {TableId.parse(t): {c: kind.lower() for c, kind in columns.items()} for t, columns in COLUMNS.items()}
 PARTITIONS: Mapping[str, Sequence[str]] = {
     "final.a": ["", "b", "bucket(3, id)", "ok"],
     "final.b": ["", "g", "months(since)"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lake_assets import Lake
+from lake_assets.lake import TableId
 from lake_assets.lake.metadata.metadata_commits import commit
 
 
@@ -17,6 +18,15 @@ def compact_and_expire(lake: Lake, *tables: str) -> None:
             f"CALL lake.system.expire_snapshots(table => '{table}', "
             "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
         )
+
+
+def expire(lake: Lake, table: str | TableId) -> None:
+    """Expire all snapshots of a table but those that branches and tags name; without Spark."""
+    loaded = lake.table(table)
+    kept = {ref.snapshot_id for ref in loaded.refs().values()}
+    loaded.maintenance.expire_snapshots().by_ids(
+        [s.snapshot_id for s in loaded.snapshots() if s.snapshot_id not in kept]
+    ).commit()
 
 
 def forget_history(lake: Lake, *tables: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from lake_assets.errors import LakeError
-from tests.conftest import small_lake
+from tests.support.lakes import small_lake
 from tests.support.oracle import bag, final_rows
 from tests.support.people import CITIES, People
 

@@ -1,4 +1,4 @@
-"""Runs a pipeline and kills its own process at a given point. Not a test: `test_kill.py` starts it.
+"""Runs a pipeline and kills its own process at a given point. Not a test: `test_killed_runs.py` starts it.
 
 usage: killed_run.py HOME STATEMENT WHEN [NTH] [PIPELINE]
 
@@ -24,7 +24,7 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.examples import shop
 from lake_assets.lake import SparkConfig
 from lake_assets.lake.metadata import refs
-from tests.conftest import SHORT_JVM, SMALL
+from tests.support.lakes import SHORT_JVM, SMALL
 
 # Half a statement's usual time: the JVM is writing files, or about to commit.
 DURING_SECONDS = 0.2

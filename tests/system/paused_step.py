@@ -54,7 +54,7 @@ class Pauses:
                 self.before(f"{member.name} {text}")
             return call(member, *args)
 
-        JavaMember.__call__ = of_spark
+        setattr(JavaMember, "__call__", of_spark)  # noqa: B010 (pyright knows no assignment to it)
         for name in OF_CATALOG:
             setattr(SqlCatalog, name, self.around(getattr(SqlCatalog, name), name))
 

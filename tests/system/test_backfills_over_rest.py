@@ -20,15 +20,21 @@ from lake_assets.commands.status import _own_tables
 from lake_assets.errors import BackfillError, TableNotFoundError
 from lake_assets.lake.metadata import rest_commits
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
-from tests.backfill import test_backfills as embedded
-from tests.backfill.test_backfill_histories import go_through
-from tests.backfill.test_backfills import begin, complete, damaged
-from tests.conftest import lake_on
+from tests.support.backfill_histories import go_through
+from tests.support.backfilled_people import TABLES, History, begin, cities_of, complete, damaged
 from tests.support.damages import Damages
+from tests.support.killed_backfills import (
+    around_backfills,
+    killed_backfill,
+    killed_discard,
+    killed_undo,
+    published_all_at_once,
+)
 from tests.support.kills import Killed, Points
+from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, OLDEST, People
+from tests.support.rest_server import RestServer
 from tests.support.seeds import seeds
-from tests.system.rest_server import RestServer
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 
@@ -53,7 +59,9 @@ def new_lake(server: RestServer, spark_lake: Lake, tmp_path: Path) -> Iterator[C
         yield make
 
 
-everywhere = embedded.everywhere
+@pytest.fixture
+def everywhere(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
+    return around_backfills(points, monkeypatch)
 
 
 @pytest.fixture
@@ -140,11 +148,11 @@ def test_all_tables_are_published_in_one_commit(
     monkeypatch.setattr(rest_commits, "commit", noted)
     history = damaged(lake)
     if beside_batches:
-        embedded.test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(history)
+        published_all_at_once(history)
     else:
         complete(begin(history[0]))
         history[0].check()
-    assert [n for n in sent if n > 1] == [len(embedded.TABLES)]
+    assert [n for n in sent if n > 1] == [len(TABLES)]
     assert [*(lake.config.home / "backfills").glob("*.db*")] == []
 
 
@@ -199,21 +207,20 @@ def test_a_table_that_others_write_to_between_two_tables_keeps_nobody_waiting(la
     assert "agg.ages has changed since the backfill" in record.error
     assert [t.table for t in record.tables if t.after is None] == ["agg.ages"]
     people.run()
-    assert people.rows("agg.cities") == Counter(embedded.cities_of(Damages(people, 1)).items())
+    assert people.rows("agg.cities") == Counter(cities_of(Damages(people, 1)).items())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "test",
     [
-        embedded.test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once,
-        embedded.test_an_undo_that_is_killed_at_any_point_is_completed,
-        embedded.test_a_discard_that_is_killed_can_only_be_completed,
+        pytest.param(killed_backfill, id="test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once"),
+        pytest.param(killed_undo, id="test_an_undo_that_is_killed_at_any_point_is_completed"),
+        pytest.param(killed_discard, id="test_a_discard_that_is_killed_can_only_be_completed"),
     ],
-    ids=lambda test: test.__name__,
 )
 def test_readers_see_all_of_a_killed_backfill_or_nothing(
-    test: Callable[[embedded.History, Points], None],
+    test: Callable[[History, Points], None],
     lake: Lake,
     everywhere: Points,
 ) -> None:

@@ -18,10 +18,10 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import playback, shop
 from lake_assets.lake import SparkConfig, connect_server
-from tests.conftest import SHORT_JVM, SMALL
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
+from tests.support.lakes import SHORT_JVM, SMALL
 from tests.support.oracle import rows_of
-from tests.system.processes import python, started
+from tests.support.processes import free_port, python, started
 
 pytestmark = pytest.mark.system
 
@@ -29,12 +29,6 @@ QUERY = (
     "SELECT c.city, count(*) AS population, sum(u.balance) AS balance "
     "FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY c.city"
 )
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

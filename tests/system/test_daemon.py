@@ -10,9 +10,9 @@ import pytest
 from lake_assets import Lake
 from lake_assets.examples import shop
 from lake_assets.runtime.processes import RunProcess
-from tests.conftest import small_lake
-from tests.system.dagster_process import Dagster, dagster_dev, sparks, wait_for
-from tests.system.processes import SMALL_SPARK
+from tests.support.dagster_process import Dagster, dagster_dev, sparks, wait_for
+from tests.support.lakes import small_lake
+from tests.support.processes import SMALL_SPARK
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 

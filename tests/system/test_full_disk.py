@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.processes import ROOT, SMALL_SPARK, python
+from tests.support.processes import ROOT, SMALL_SPARK, python
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 NAMESPACE = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--map-root-user"])]

@@ -24,8 +24,8 @@ from lake_assets import LakeConfig
 from lake_assets.lake import SparkConfig, connect_server
 from lake_assets.lake.spark_session import session_conf
 from lake_assets.runtime.processes import identity
-from tests.system.dagster_process import Dagster, dagster_dev, free_port, wait_for
-from tests.system.processes import started
+from tests.support.dagster_process import Dagster, dagster_dev, wait_for
+from tests.support.processes import free_port, started
 
 pytestmark = [
     pytest.mark.system,

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lake_assets import Lake
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.tables.partitioning.table_partitions import Partitions, read_start
-from tests.conftest import small_lake
-from tests.orchestration.partitioned import BERLIN, MODELS, Orders
+from tests.support.dagster_process import Dagster, dagster_dev, wait_for
 from tests.support.debezium import to_lines, write_lines
-from tests.system.dagster_process import Dagster, dagster_dev, wait_for
+from tests.support.lakes import small_lake
+from tests.support.partitioned_orders import BERLIN, MODELS, Orders
+from tests.support.pipeline_files import write_pipeline
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 
@@ -29,8 +29,7 @@ def declare(folder: Path) -> None:
     streams = [{"name": "events", "tables": [{"table": "public.orders", "partitions": BERLIN}]}]
     attributes = {"name": "p", "interval": "2s", "streams": streams, "models": [dict(m) for m in MODELS]}
     folder.mkdir()
-    text = yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": attributes})
-    (folder / "defs.yaml").write_text(text)
+    write_pipeline(folder / "defs.yaml", attributes)
 
 
 # Follows the days; while it is asked to, its next call waits until it may go on.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lake_assets import Lake, LakeConfig
-from tests.jobs.playback import PLAYS, job, killed, play, rows_of
-from tests.system.postgres import database, needs_postgres
-from tests.system.processes import SMALL_SPARK, python, started
+from tests.support.daily_job import PLAYS, job, killed, play, rows_of
+from tests.support.postgres import database, needs_postgres
+from tests.support.processes import SMALL_SPARK, python, started
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, needs_postgres]
 

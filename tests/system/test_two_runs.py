@@ -13,8 +13,8 @@ import pytest
 from lake_assets import Lake
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.oracle import final_rows, rows_of
+from tests.support.processes import SMALL_SPARK, python, started
 from tests.support.streams import Feed
-from tests.system.processes import SMALL_SPARK, python, started
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 

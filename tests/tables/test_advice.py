@@ -20,9 +20,9 @@ from lake_assets.errors import (
     TableReplacedError,
     UnsupportedEventError,
 )
-from tests.final.test_whole_rows import debezium
-from tests.ingest.test_rejects import ITEMS, Stream, change, v2
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
+from tests.support.item_events import change, debezium, v2
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.oracle import rows_of
 from tests.support.streams import Feed, pipeline
 

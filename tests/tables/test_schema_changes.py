@@ -1,3 +1,5 @@
+"""Changes of a table's columns: the common type of two, and tables that follow their stream."""
+
 from __future__ import annotations
 
 import pytest

@@ -21,16 +21,16 @@ from typing import Any
 import dagster as dg
 import psutil
 import pytest
-import yaml
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration.runs.run_history import ACTIVE
+from tests.support.dagster_services import Service, Services, services
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import Rows, bag, final_rows
+from tests.support.pipeline_files import write_pipeline
+from tests.support.processes import SMALL_SPARK
 from tests.support.seeds import seeds
-from tests.system.processes import SMALL_SPARK
-from tests.system.services import Service, Services, services
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -279,8 +279,7 @@ def test_a_history_of_kills_ends_in_the_tables_that_its_events_lead_to(
 ) -> None:
     plan, home = plan_of(seed), tmp_path / "lake"
     home.mkdir()
-    declaration, definitions = tmp_path / "defs.yaml", tmp_path / "definitions.py"
-    declaration.write_text(yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": DECLARED}))
+    declaration, definitions = write_pipeline(tmp_path / "defs.yaml", DECLARED), tmp_path / "definitions.py"
     definitions.write_text(DEFINITIONS.format(path=str(declaration)))
     settings = {"LAKE_HOME": str(home), **SMALL_SPARK}
     with (

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.support.processes import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -122,12 +123,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     process.wait(30)
     psutil.wait_procs(started, timeout=30)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def processes_of(home: Path) -> Iterator[psutil.Process]:

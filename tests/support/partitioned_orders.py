@@ -17,7 +17,7 @@ from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import verify
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from tests.orchestration.conftest import Harness
+from tests.support.dagster_harness import Harness
 from tests.support.debezium import BIGINT, TEXT, Event, Table, to_lines, write_lines
 
 ZONED = {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}

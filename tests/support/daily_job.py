@@ -97,7 +97,7 @@ def job(media: Lake, *, carries: bool = True, **settings: object) -> str:
 
 def killed(media: Lake, point: str, *, carries: bool) -> None:
     """Run a step in another process that is killed at a point."""
-    command = [sys.executable, "-m", "tests.jobs.playback", point, str(media.config.home)]
+    command = [sys.executable, "-m", "tests.support.daily_job", point, str(media.config.home)]
     done = subprocess.run([*command, "carries" if carries else "appends"], check=False, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
 

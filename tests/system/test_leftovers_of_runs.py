@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.capture import icdc
@@ -19,7 +18,8 @@ from lake_assets.runtime import jvm_folders
 from lake_assets.tables import leftovers
 from tests.support.faults import Faults, all_files, path_of
 from tests.support.people import AGES, CITIES, People
-from tests.system.processes import SMALL_SPARK, python, started
+from tests.support.pipeline_files import write_pipeline
+from tests.support.processes import SMALL_SPARK, python, started
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 KILLS = int(os.environ.get("KILLS", "30"))
@@ -73,9 +73,8 @@ def test_nothing_of_killed_runs_remains(
     lake = Lake(LakeConfig(home=home))
     people = People(lake, CITIES, AGES, seed=30)
     faults = Faults(people, tmp_path, monkeypatch)
-    declaration = tmp_path / "people.yaml"
     config = people.feed.pipeline.config.model_dump(exclude_defaults=True, mode="json")
-    declaration.write_text(yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": config}))
+    declaration = write_pipeline(tmp_path / "people.yaml", config)
     kills = 0
     for _ in range(KILLS):
         people.land()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
-import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Transaction
 from pyspark.sql import DataFrameWriterV2, SparkSession
@@ -23,6 +22,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.pipeline import step_retries as runner
 from tests.support.kills import Killed, Points, around_refs, verb
 from tests.support.oracle import rows_of
+from tests.support.pipeline_files import write_pipeline
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 
@@ -62,9 +62,7 @@ FEW = ["agg.counted", "agg.rows", "agg.ranked"]
 def pipeline_of(folder: Path, names: Collection[str] = tuple(MODELS)) -> Path:
     """The models' YAML."""
     models = [{"name": name, "sql": MODELS[name][0]} for name in names]
-    file = folder / "defs.yaml"
-    file.write_text(yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": {"name": "p", "models": models}}))
-    return file
+    return write_pipeline(folder / "defs.yaml", {"name": "p", "models": models})
 
 
 def prepare(lake: Lake, *statements: str) -> None:

@@ -14,7 +14,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration import build_definitions
 from lake_assets.pipeline import PipelineConfig
-from tests.orchestration.conftest import Harness, selected
+from tests.support.dagster_harness import Harness, selected
 from tests.support.debezium import BIGINT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import rows_of
 from tests.support.upkeep import compact_and_expire

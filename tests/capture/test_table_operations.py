@@ -1,4 +1,4 @@
-"""Events in a table's life, one by one."""
+"""Each operation on a table as captured changes: overwrites, deletes of every kind, branches, evolution, upgrades."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.capture.icdc_metadata import raw_metadata
-from tests.capture.jvm import Java
-from tests.capture.oracle import assert_exact, bag, changes, snapshots
+from tests.support.capture_oracle import assert_exact, bag, changes, snapshots
+from tests.support.changed_table import ROWS, History
+from tests.support.iceberg_java import Java
 
 KINDS = [
     pytest.param(2, "merge-on-read", id="v2-merge-on-read", marks=pytest.mark.long),
@@ -19,31 +20,6 @@ KINDS = [
 every_kind = pytest.mark.parametrize(("version", "mode"), KINDS)
 
 
-class History:
-    """A table, and the statements that change it."""
-
-    def __init__(
-        self, lake: Lake, table: str, version: int, mode: str = "copy-on-write", columns: str = "", more: str = ""
-    ):
-        self.lake, self.table = lake, table
-        modes = ",".join(f"'write.{w}.mode'='{mode}'" for w in ("merge", "update", "delete"))
-        self.sql(
-            f"CREATE TABLE {{t}} ({columns or 'id INT, g INT, v STRING'}) USING iceberg {more} "
-            f"TBLPROPERTIES ('format-version'='{version}', {modes})"
-        )
-
-    def sql(self, *statements: str) -> int | None:
-        for text in statements:
-            self.lake.spark().sql(text.replace("{t}", self.lake.sql_name(self.table)).replace("{n}", self.table))
-        current = self.lake.table(self.table).current_snapshot()
-        return current.snapshot_id if current else None
-
-    def exact(self, *windows: tuple[int | None, int | None]) -> None:
-        for start, end in windows:
-            assert_exact(self.lake, self.table, start, end)
-
-
-ROWS = "INSERT INTO {t} SELECT CAST(id AS INT), CAST(id % 3 AS INT), CAST(id AS STRING) FROM range(12)"
 BY_GROUP = "PARTITIONED BY (g)"
 
 

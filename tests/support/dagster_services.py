@@ -21,7 +21,8 @@ import dagster as dg
 import psutil
 import yaml
 
-from tests.system.dagster_process import REPOSITORY, Dagster, free_port, processes_of, says, sparks, wait_for
+from tests.support.dagster_process import REPOSITORY, Dagster, processes_of, says, sparks, wait_for
+from tests.support.processes import free_port
 
 BIN = Path(sys.executable).parent
 # Dagster looks every so many seconds, and waits for so many before it gives up a run that does not start.

@@ -1,4 +1,4 @@
-"""Combinations of a query and a history that the generated proof found to fail, each by name."""
+"""Queries mean what Spark makes of their text: names and scopes, generators, times, NaN, signs of zeros, overflows."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId
-from tests.ingest.test_rejects import ITEMS, Stream
+from tests.support.item_stream import ITEMS, Stream
 from tests.support.seeds import seeds
 
 KEYS: dict[str, Any] = {"table": ITEMS, "key": [["id"], ["email"]], "types": {"id": "int"}}

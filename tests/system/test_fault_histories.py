@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lake_assets.lake import caching_catalog
-from tests.conftest import small_lake
 from tests.support.faults import Faults, small_disk
+from tests.support.lakes import small_lake
 from tests.support.people import AGES, CITIES, People
 from tests.support.seeds import seeds
 

@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from tests.conftest import SHORT_JVM, SMALL
+from tests.support.lakes import SHORT_JVM, SMALL
 
 ROOT = Path(__file__).parents[2]
 # One run of little data: as few tasks as can be, as little memory, nothing compiled.
@@ -40,3 +41,9 @@ def started(command: Sequence[str], log: Path, env: dict[str, str] | None = None
 def python(module: str, *arguments: str | Path) -> list[str]:
     """The command that runs a module of the tests."""
     return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

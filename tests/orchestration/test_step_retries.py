@@ -13,7 +13,7 @@ from lake_assets.errors import CatalogUnavailableError, StorageFullError
 from lake_assets.lake import caching_catalog
 from lake_assets.orchestration.runs import step_failures
 from lake_assets.pipeline import PipelineConfig
-from tests.orchestration.conftest import Harness
+from tests.support.dagster_harness import Harness
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 
 USERS = Table({"id": BIGINT}, name="public.users")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.services import free_port
+from tests.support.processes import free_port
 
 BIN = shutil.which("postgres")
 needs_postgres = pytest.mark.skipif(BIN is None, reason="there is no Postgres: put the folder of its programs on PATH")

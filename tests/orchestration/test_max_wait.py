@@ -16,7 +16,7 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.pending_windows import head_of
-from tests.orchestration.conftest import Harness, selected
+from tests.support.dagster_harness import Harness, selected
 
 ROWS = pa.schema([pa.field("k", pa.int64())])
 SQL = "SELECT k, count(*) AS n FROM final.{} GROUP BY k"
