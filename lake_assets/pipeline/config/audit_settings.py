@@ -76,17 +76,17 @@ class AuditOfTable(Strict):
     """A condition that a table must meet; each item has exactly one kind."""
 
     unique: Columns | None = Field(
-        default=None, description="columns whose values no two rows share (rows with nulls aside); empty: the key"
+        default=None, description="columns whose values no two rows share; rows with nulls are ignored; empty: the key"
     )
     not_null: Columns | None = Field(default=None, description="columns without nulls")
     accepted_values: dict[ColumnName, list[Value]] | None = Field(
-        default=None, description="by column, its allowed values; nulls are allowed too"
+        default=None, description="allowed values by column; nulls are always allowed"
     )
     relationships: dict[ColumnName, str] | None = Field(
-        default=None, description="by column, the column in which each of its values must exist: layer.table.column"
+        default=None, description="by column, the layer.table.column in which each value must exist"
     )
     row_count_change: str | int | None = Field(
-        default=None, description="by how many rows (100) or what share (20%) a batch may change the row count"
+        default=None, description="largest change of the row count by a batch: a number of rows (100) or a share (20%)"
     )
     sql: str | None = Field(
         default=None, description="a SELECT of the failing rows; {table} stands for the audited table"

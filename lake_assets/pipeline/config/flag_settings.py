@@ -58,12 +58,12 @@ class FlagSettings(Strict):
     delete: Words = Field(default_factory=list, description="values for a delete")
     missing: Literal["insert", "update", "delete", "load"] | None = Field(
         default=None,
-        description="what a row without a value in the column is; load: a row of a first load, which comes before all "
-        "changes; default: such rows are rejected",
+        description="what a row without a value in the column is; load: a row of a first load, which comes before "
+        "all changes; default: the row is rejected",
     )
     load_files: str = Field(
         default="",
-        description="pattern of the names of files that land before all others, because they hold a first load: LOAD*",
+        description="pattern of file names of a first load, which land before all other files: LOAD*",
     )
 
     @property

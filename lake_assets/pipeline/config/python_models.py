@@ -42,10 +42,11 @@ class PythonModelSettings(Batches, TableSettings):
     )
     audits: Audits = Field(default_factory=list, description="conditions that the table must meet before publishing")
     on_gap: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if the snapshot of an input that the table has absorbed is missing (expired)"
+        default="stop", description="if the absorbed snapshot of an input has expired: stop the table, or rebuild "
+                                    "it"
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if an input was dropped and created again"
+        default="stop", description="if an input was dropped and created again: stop the table, or rebuild it"
     )
 
 
