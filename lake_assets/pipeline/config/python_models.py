@@ -42,8 +42,7 @@ class PythonModelSettings(Batches, TableSettings):
     )
     audits: Audits = Field(default_factory=list, description="conditions that the table must meet before publishing")
     on_gap: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if the absorbed snapshot of an input has expired: stop the table, or rebuild "
-                                    "it"
+        default="stop", description="if the absorbed snapshot of an input has expired: stop the table, or rebuild it"
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop", description="if an input was dropped and created again: stop the table, or rebuild it"
