@@ -40,7 +40,7 @@ def backfill(
         typer.Option(
             "--by",
             help="column of the range; default: the column of the partitions by time, else the source time of a "
-                 "final table's events",
+            "final table's events",
             metavar="COLUMN",
         ),
     ] = None,
@@ -49,8 +49,10 @@ def backfill(
     ] = None,
     downstream: Annotated[bool, typer.Option(help="also redo the tables that read it")] = True,
     publish: Annotated[
-        Literal["auto", "manual"], typer.Option(help="auto: publish when everything is built; manual: wait for "
-                                                     "`lake-assets publish` or `discard`")
+        Literal["auto", "manual"],
+        typer.Option(
+            help="auto: publish when everything is built; manual: wait for `lake-assets publish` or `discard`"
+        ),
     ] = "auto",
     max_rows: Annotated[int, typer.Option(help="rows that are computed at a time, roughly", min=1)] = MAX_ROWS,
     keep_days: Annotated[int, typer.Option(help="days in which it can be undone", min=1)] = KEEP_DAYS,
@@ -58,7 +60,7 @@ def backfill(
     pipeline: PipelineOption = None,
     as_json: AsJson = False,
 ) -> None:
-        """Redo TABLE and everything downstream in working copies, and publish all tables at once.
+    """Redo TABLE and everything downstream in working copies, and publish all tables at once.
 
     Choose --all, --partition, --from and --to, or --keys. The plan is printed first. Readers see nothing of the
     backfill until every table is built and has passed its audits. Micro-batches continue meanwhile.

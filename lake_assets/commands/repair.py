@@ -37,12 +37,12 @@ def repair(
         str | None, typer.Option("--to", help="metadata file to use for the named table", metavar="FILE")
     ] = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="remove the named tables from the catalog, if no version of them can "
-                                            "be read")
+        bool,
+        typer.Option("--forget", help="remove the named tables from the catalog, if no version of them can be read"),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-        """Find and fix what killed runs, restored catalogs, rollbacks and lost sources left behind.
+    """Find and fix what killed runs, restored catalogs, rollbacks and lost sources left behind.
 
     Points the catalog at the newest metadata file of each table, after the catalog was restored from a backup or
     metadata files were deleted or truncated. This writes and deletes nothing in the tables. Stop all runs first: a
