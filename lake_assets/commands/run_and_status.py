@@ -107,7 +107,7 @@ def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ComputedSp
                 return spec
             if spec.table == requested:
                 raise PipelineError(
-                    f"{requested} holds records and events as they arrived, so there is nothing to compare them with: "
+                    f"{requested} holds records or events as they arrived, so there is nothing to compare it with: "
                     "verify final tables, models and tables of jobs"
                 )
     names = ", ".join(c.name for c in searched)

@@ -288,8 +288,8 @@ def test_a_new_version_of_a_model_over_changed_rows_computes_everything(
 @pytest.mark.parametrize(
     ("kind", "declared", "told"),
     [
-        ("DOUBLE", {}, "values of k, of type double, have no range"),
-        ("BINARY", {}, "values of k, of type binary, have no range"),
+        ("DOUBLE", {}, "`replace: k` has type double, which has no order"),
+        ("BINARY", {}, "`replace: k` has type binary, which has no order"),
         ("STRING", {"back": 3}, "`back` is for dates, times and numbers, not for string"),
         ("DATE", {"back": 6}, "`back` is 6, and k of type date: write a duration"),
         ("TIMESTAMP", {"forward": "6"}, "`forward` is 6, and k of type timestamp: write a duration"),
@@ -381,7 +381,7 @@ def test_a_mistake_in_a_declaration_is_told(function: Any, declared: dict[str, A
     [
         ("SELECT {{ 1 / 0 }} FROM {{ changes('src.t') }}", "line 1: .*ZeroDivisionError"),
         ("SELECT {{ range(10 ** 9) }} FROM {{ changes('src.t') }}", "The sandbox blocks ranges"),
-        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is none"),
+        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is not a text"),
     ],
 )
 def test_a_template_that_cannot_be_computed_is_told_with_its_line(

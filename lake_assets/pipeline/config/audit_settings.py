@@ -187,8 +187,8 @@ def read_audits(table: TableId, declared: Sequence[AuditOfTable]) -> tuple[Audit
         raise PipelineError(f"{table}: two audits are called {', '.join(duplicates)}: give one of them another `name`")
     if own := [a.name for a in audits if isinstance(a, Assertion) and table in a.tables]:
         raise PipelineError(
-            f"{table}: audit {', '.join(own)} reads {table}, which has only the rows published before: "
-            f"write {PLACEHOLDER}"
+            f"{table}: audit {', '.join(own)} would check the rows already published, not the new ones: write "
+            f"{PLACEHOLDER} instead of {table}"
         )
     return audits
 

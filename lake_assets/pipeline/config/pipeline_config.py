@@ -145,8 +145,8 @@ class Stream(Batches, TableSettings):
         for end, what in (("_files", "landed files"), ("_rejected", "rejected records")):
             if value.lower().endswith(end):
                 raise ValueError(
-                    f"{value}: raw.{value} would be the list of {what} of a stream {value[: -len(end)]}: choose a name "
-                    f"that does not end in {end}"
+                    f"{value}: raw.{value} would be the list of {what} of a stream called {value[: -len(end)]}: "
+                    f"choose a name that does not end in {end}"
                 )
         return value
 
