@@ -57,7 +57,7 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="lake-assets",
         cls=_Commands,
-        help="Keeps Iceberg tables up to date from what changed.",
+        help="Keep Iceberg tables up to date, at the cost of the change.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

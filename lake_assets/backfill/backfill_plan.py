@@ -179,8 +179,8 @@ def downstream_of(specs: Sequence[Spec], table: TableId) -> list[Spec]:
 def _check(lake: LakeBase, spec: Spec) -> None:
     if isinstance(spec, JobSpec):
         raise BackfillError(
-            f"{spec.table} is written by a job, which writes to the lake itself and not to a working copy: "
-            f"`lake-assets rebuild {spec.table}` runs the job over everything"
+            f"{spec.table} is written by a job, and jobs cannot write to a backfill's working copy: `lake-assets "
+            f"rebuild {spec.table}` runs the job over everything"
         )
     if why := step_of(spec).why_not_rebuilt:
         raise BackfillError(why)

@@ -100,8 +100,8 @@ class Backfill:
                 raise BackfillError(f"the backfill {record.id} is {record.state}{_advice(record)}")
             if record.is_running and record.process != owner():
                 raise BackfillError(
-                    f"another process is at work on the backfill {record.id} ({record.process}: machine, process id, "
-                    "start): wait until it ends, or end it"
+                    f"another process is at work on the backfill {record.id}: wait until it ends, or end it "
+                    f"(machine, process id, start: {record.process})"
                 )
             if record.pipeline != pipeline.name:
                 raise BackfillError(
@@ -273,8 +273,8 @@ class Backfill:
             self._finish()
             return
         raise BackfillError(
-            f"the backfill {self.record.id} was not published: its tables changed on main {_ROUNDS} times meanwhile. "
-            f"Try again (`lake-assets publish {self.record.id}`) when fewer micro-batches run"
+            f"the backfill {self.record.id} was not published, because micro-batches changed its tables {_ROUNDS} "
+            f"times meanwhile. Run `lake-assets publish {self.record.id}` when fewer micro-batches run"
         )
 
     def discard(self) -> None:
@@ -285,9 +285,8 @@ class Backfill:
         """
         if self.record.state == "publishing":
             raise BackfillError(
-                f"some tables of the backfill {self.record.id} are published, one after the other: `lake-assets "
-                f"publish {self.record.id}` publishes the others, and `lake-assets undo {self.record.id}` then takes "
-                "all back"
+                f"the backfill {self.record.id} is published in part: `lake-assets publish {self.record.id}` "
+                f"publishes the other tables. `lake-assets undo {self.record.id}` can then undo all of them"
             )
         # A discard that is killed has deleted files: from here on it can only be discarded.
         self._save(replace(self.record, state="discarding", process=owner()))

@@ -74,7 +74,9 @@ def compare(
         StaleBackfillError: a table has changed so much on main that the copy cannot be published.
     """
     if record.state in ("discarded", "undone"):
-        raise BackfillError(f"the backfill {record.id} is {record.state}: its rows are no longer there to compare")
+        raise BackfillError(
+            f"the backfill {record.id} is {record.state}, so its rows are deleted and cannot be compared"
+        )
     side = SideLake(lake, record) if record.is_open else None
     for t in record.tables:
         with _two_snapshots(lake, side, t) as states:
@@ -105,7 +107,7 @@ def _two_snapshots(lake: Lake, side: SideLake | None, record: TableRecord) -> Ge
         return
     table, copy = lake.table(record.table), side.lake.find(record.table)
     if copy is None or not record.metadata:
-        raise BackfillError(f"there is no working copy of {record.table} yet: nothing was built")
+        raise BackfillError(f"there is no working copy of {record.table} to compare: nothing has been built yet")
     start = read_metadata_at(copy.io, record.metadata)
     try:
         metadata = grafted(read_metadata(table), read_metadata(copy), start, now_ms())

@@ -100,9 +100,9 @@ def check_starts(lake: Lake, record: BackfillRecord) -> None:
     for t in record.tables:
         if t.start is not None and t.metadata and record.tag not in lake.table(t.table).metadata.refs:
             raise StaleBackfillError(
-                f"{t.table} no longer keeps the snapshot that the backfill {record.id} started from, perhaps not even "
-                f"its files: it was kept for {BUILDING_DAYS} days, or until the table was replaced. Discard the "
-                f"backfill (`lake-assets discard {record.id}`) and begin again"
+                f"{t.table} no longer keeps the snapshot that the backfill {record.id} started from, which is kept "
+                f"for {BUILDING_DAYS} days, or until the table is replaced. Discard the backfill (`lake-assets "
+                f"discard {record.id}`) and begin again"
             )
 
 

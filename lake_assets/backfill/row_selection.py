@@ -162,8 +162,8 @@ def _keys_of_events(lake: LakeBase, spec: FinalSpec, low: str, high: str) -> Dat
     key, staged = _key_of(lake, spec), columns_of(lake, spec.staging)
     if missing := [k for k in key if k not in staged]:
         raise BackfillError(
-            f"{spec.table}: its key {', '.join(missing)} is computed, so the keys of a range of events are unknown: "
-            "name a column of the table with --by, or redo everything (--all)"
+            f"{spec.table}: the key column {', '.join(missing)} is computed, so the events of a range do not hold "
+            "the keys to redo: name a column of the table with --by, or redo everything (--all)"
         )
     events = lake.spark().table(lake.sql_name(spec.staging))
     return events.where(_between(EVENT_TIME, staged[EVENT_TIME], low, high)).select(*map(quote, key)).distinct()

@@ -19,8 +19,8 @@ from lake_assets.capture.capture_parts import Part, by_snapshot, whole
 from lake_assets.capture.change_sizes import Piece, pieces
 from lake_assets.capture.field_ranges import FieldRange, field_ranges
 from lake_assets.capture.files.column_bounds import of_partition
+from lake_assets.capture.files.file_partitions import unpartitioned_specs
 from lake_assets.capture.files.manifests import Entry, ManifestReader
-from lake_assets.capture.files.partition_keys import unpartitioned_specs
 from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables

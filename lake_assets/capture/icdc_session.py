@@ -14,8 +14,8 @@ from pyiceberg.types import NestedField
 from lake_assets.capture import icdc
 from lake_assets.capture.capture_parts import Part
 from lake_assets.capture.files.deletion_vectors import DeletedRows, deleted_rows
+from lake_assets.capture.files.file_partitions import unpartitioned_specs
 from lake_assets.capture.files.manifests import THREADS
-from lake_assets.capture.files.partition_keys import unpartitioned_specs
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.snapshot_points import Point

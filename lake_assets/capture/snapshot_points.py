@@ -92,8 +92,8 @@ def _missing(table: Table, name: TableId, snapshot_id: int) -> NoReturn:
     else:
         raise SnapshotNotFoundError(
             f"{name} has no snapshot {snapshot_id}, and none of its {len(meta.snapshots)} snapshots descends from "
-            "it: it belongs to another table; or the table was rolled back, or its catalog restored, during the read: "
-            "then run again"
+            "it: the snapshot belongs to another table. If the table was rolled back or its catalog restored "
+            "during the read, run again"
         )
     oldest = min(meta.snapshots, key=lambda s: s.timestamp_ms, default=None)
     raise SnapshotExpiredError(

@@ -130,8 +130,8 @@ def resolve(
     meta = table.metadata
     if table_uuid is not None and table_uuid != str(meta.table_uuid):
         raise TableReplacedError(
-            f"{name} is not the table that was absorbed: it has uuid {meta.table_uuid}, expected {table_uuid}. It was "
-            "dropped and created again; start from a full capture (start=None)"
+            f"{name} was dropped and created again, so it is not the table that was absorbed. Start from a full "
+            f"capture (start=None). (uuid {table_uuid} before, {meta.table_uuid} now)"
         )
     if isinstance(start, datetime) and isinstance(end, datetime) and utc(start) > utc(end):
         raise WindowError(f"{name}: the window's start {start} is after its end {end}: swap them")

@@ -32,7 +32,8 @@ def backfill(
         str | None,
         typer.Option(
             "--by",
-            help="column of the range; default: the partitions by time, or the source time of a final table's events",
+            help="column of the range; default: the column of the partitions by time, else the source time of a "
+            "final table's events",
             metavar="COLUMN",
         ),
     ] = None,
@@ -41,7 +42,10 @@ def backfill(
     ] = None,
     downstream: Annotated[bool, typer.Option(help="also redo the tables that read it")] = True,
     publish: Annotated[
-        Literal["auto", "manual"], typer.Option(help="manual: wait for `lake-assets publish` or `discard`")
+        Literal["auto", "manual"],
+        typer.Option(
+            help="auto: publish when everything is built; manual: wait for `lake-assets publish` or `discard`"
+        ),
     ] = "auto",
     max_rows: Annotated[
         int, typer.Option(help="rows that are computed at a time, roughly", min=1)
@@ -51,10 +55,10 @@ def backfill(
     pipeline: PipelineOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Redo TABLE and everything downstream, aside, and publish all of it at once.
+    """Redo TABLE and everything downstream in working copies, and publish all tables at once.
 
-    Choose --all, --partition, --from and --to, or --keys. The plan is printed first. Until everything is built and has
-    passed its audits, nobody sees any of it; micro-batches go on meanwhile.
+    Choose --all, --partition, --from and --to, or --keys. The plan is printed first. Readers see nothing of the
+    backfill until every table is built and has passed its audits. Micro-batches continue meanwhile.
     """
     selection = Selection(tuple(partition or ()), low, high, by, local(keys, "--keys") if keys else None)
     if everything != selection.is_everything:

@@ -124,7 +124,7 @@ def resume(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = Fals
 
 
 def undo(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
-    """Take a published backfill back: its tables are as if it had not been, with everything absorbed since."""
+    """Undo a published backfill: publish the rows from before it, with everything absorbed since."""
     lake = Lake.load_existing()
     record = Records(lake).get(backfill)
     run(begin_undo(lake, pipeline_of_record(lake, record, pipeline), backfill), as_json=as_json)

@@ -70,7 +70,7 @@ def changes(
         list[str] | None, typer.Option("--key", help="key column (repeatable); default: the identifier fields")
     ] = None,
     by_snapshot: Annotated[bool, typer.Option("--by-snapshot", help="write the changes of each snapshot")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="write so many rows at most")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="maximum number of rows to write")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="FILE.parquet, FILE.csv or FILE.jsonl; default: JSON lines on stdout")
     ] = None,

@@ -16,7 +16,9 @@ from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline
 
 Days = Annotated[int, typer.Option("--days", min=1, help="how many days to bring")]
-OnlyData = Annotated[bool, typer.Option("--only-data", help="bring the data and leave it to the sensor in Dagster")]
+OnlyData = Annotated[
+    bool, typer.Option("--only-data", help="bring the data only, and let the sensor in Dagster absorb it")
+]
 
 
 def playback(days: Days = 3, only_data: OnlyData = False) -> None:

@@ -22,13 +22,13 @@ def rebuild(
     ],
     pipeline: PipelineOption = None,
     downstream: Annotated[
-        bool, typer.Option("--downstream", help="with everything downstream, as one backfill that can be undone")
+        bool, typer.Option("--downstream", help="also redo everything downstream, as one backfill that can be undone")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute TABLE from everything its sources hold now and publish it in one commit.
+    """Compute TABLE from its sources' current snapshots, and publish it in one commit.
 
-    For tables whose sources have lost history or were dropped and created again, or whose query, key, columns or types
+    For tables whose sources have lost their history or were created again, or whose query, key, columns or types
     have changed. Readers see the old table or the new one. Downstream tables follow with the next run.
     """
     lake, name = Lake.load_existing(), TableId.parse(table)

@@ -29,22 +29,24 @@ def repair(
     tables: Annotated[
         list[str] | None, typer.Argument(help="tables such as final.users; default: all", show_default=False)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be done")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be done, and change nothing")] = False,
     to: Annotated[
         str | None, typer.Option("--to", help="metadata file to use for the named table", metavar="FILE")
     ] = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="remove the named tables from the catalog if no version can be read")
+        bool,
+        typer.Option("--forget", help="remove the named tables from the catalog, if no version of them can be read"),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find what kills, restored catalogs, rollbacks and lost sources left behind, and put it right.
+    """Find and fix what killed runs, restored catalogs, rollbacks and lost sources left behind.
 
-    The catalog is pointed at the newest metadata file of each table: for one that was restored from a backup, and for
-    metadata files that were deleted or truncated. Nothing in the tables is written or deleted for that. Stop all runs
-    first: a table that changes meanwhile is an error and stays unchanged.
+    Points the catalog at the newest metadata file of each table, after the catalog was restored from a backup or
+    metadata files were deleted or truncated. This writes and deletes nothing in the tables. Stop all runs first: a
+    table that changes meanwhile is an error and stays unchanged.
 
-    Without names of tables, also: interrupted backfills, leftovers of killed runs, and sources whose history is gone.
+    Without names of tables, also handles interrupted backfills, leftovers of killed runs, and sources whose history is
+    lost.
 
     Exit code: 1 if a table still cannot be read, or something is left for you to decide.
     """

@@ -25,11 +25,13 @@ _MEANING = {
 
 def step(
     table: Annotated[str, typer.Argument(help="the table of a job, such as agg.playback_daily")],
-    done: Annotated[bool, typer.Option("--done", help="the rows are written: move the watermark")] = False,
-    rerun: Annotated[bool, typer.Option("--rerun", help="run the job over the same windows again")] = False,
+    done: Annotated[bool, typer.Option("--done", help="the job wrote its rows: move the watermark")] = False,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="the job did not write its rows: run it over the same windows again")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the running or interrupted step of a job; settle one if it is unknown what it has written."""
+    """Show the running or interrupted step of a job; with --done or --rerun, say whether it wrote its rows."""
     if done and rerun:
         raise ConfigError("--done and --rerun contradict each other: choose one")
     lake, name = Lake.load_existing(), TableId.parse(table)

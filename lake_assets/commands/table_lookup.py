@@ -85,7 +85,7 @@ def computed_spec(lake: Lake, table: TableId, named: str | None) -> ComputedSpec
     spec = next(s for s in specs if s.table == table)
     if not isinstance(spec, ComputedSpec | JobSpec):
         raise PipelineError(
-            f"{table} holds records and events as they arrived, so there is nothing to compare them with: "
+            f"{table} holds records or events as they arrived, so there is nothing to compare it with: "
             "verify final tables, models and tables of jobs"
         )
     return spec

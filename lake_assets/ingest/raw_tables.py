@@ -130,9 +130,9 @@ def next_position(lake: LakeBase, table: TableId, raw: Table) -> int:
         highest = captured.ranges["position"].high
     if highest is None:
         raise SnapshotExpiredError(
-            f"the next position in {table} is unknown: the snapshots of its landings have expired and its data files "
-            "have no bounds for `position`. Rewrite its data files with metrics for that column (`full`), and run "
-            "again"
+            f"the next position in {table} is unknown: the snapshots of its landings have expired, and its data "
+            "files have no bounds for `position`. Rewrite the data files with `full` metrics for that column, and "
+            "run again"
         )
     return highest + 1
 

@@ -222,7 +222,8 @@ class CapturedStep:
         lake, target = self.lake, self.lake.find(self.table)
         if not step_notes.is_current(lake, self._note):
             raise ConcurrentWriteError(
-                f"{self.table}: this step was settled by hand, or counted as ended, while its job was running"
+                f"{self.table}: while its job was running, this step was settled by hand (`lake-assets step`), or "
+                "counted as ended"
             )
         self.moved_by = self._move(target)
         if target is not None:
@@ -234,8 +235,9 @@ class CapturedStep:
     def _move(self, target: Table | None) -> Literal["job", "step", "nobody"]:
         if target is not None and (others := _other_steps(target, self._note)):
             raise JobError(
-                f"{self.table}: step {', '.join(others)}, which counted as ended, committed to it during this step, so "
-                "both may have written the same changes. Compare its rows with its sources, and correct or rebuild them"
+                f"{self.table}: another step, which counted as ended, committed during this step, so both may have "
+                "written the same changes. Compare the table with its sources, and correct or rebuild it (step "
+                f"{', '.join(others)})"
             )
         last = find_property(target, STEP_ID) if target is not None else None
         if last and last[0] == self.id:
@@ -244,8 +246,8 @@ class CapturedStep:
             if self.is_empty:
                 return "nobody"
             raise JobError(
-                f"the job of {self.table} is done, and there is no table {self.table}: the job has to make it. If it "
-                "writes somewhere else, declare `writes: elsewhere`: the table then only holds the watermark"
+                f"the job of {self.table} is done, and there is no table {self.table}: create it in the job. If the "
+                "job writes to another system, declare `writes: elsewhere`: the table then only holds the watermark"
             )
         if self.marks == self._base:
             return "nobody"

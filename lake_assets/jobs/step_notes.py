@@ -125,9 +125,9 @@ class StepNote:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.began))
         where = ", ".join(self.processes)
         return StepRunningError(
-            f"{self.target}: a step is running since {since} UTC (process {where}: machine, process id, start). Run "
-            "again when it is done. If it is on another machine and was killed there, "
-            f"`lake-assets step {self.target} --rerun` (or `--done`) settles it"
+            f"{self.target}: a step is running since {since} UTC. Run again when it is done. If it was killed on "
+            f"another machine, run `lake-assets step {self.target} --rerun`, or `--done` if its rows were written "
+            f"(machine, process id, start: {where})"
         )
 
     def unknown(self) -> StepUnknownError:
@@ -140,9 +140,10 @@ class StepNote:
             else "its writes are not visible from here"
         )
         return StepUnknownError(
-            f"{self.target}: a step over {windows} {how}, and whether its rows were written is unknown: {evidence}. "
-            f"Look, then run `lake-assets step {self.target} --done` if they were, or `lake-assets step {self.target} "
-            "--rerun` if they were not; `on_unknown: rerun` runs the job over the same windows again by itself"
+            f"{self.target}: a step {how}, and whether its rows were written is unknown: {evidence}. Look at the "
+            f"table. If the rows are there, run `lake-assets step {self.target} --done`, else `lake-assets step "
+            f"{self.target} --rerun`. With `on_unknown: rerun`, the next step runs the job over the same windows "
+            f"again by itself ({windows})"
         )
 
 

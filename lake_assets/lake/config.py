@@ -32,16 +32,14 @@ class SparkConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     remote: str | None = Field(
-        default=None, description="Spark Connect server, e.g. sc://127.0.0.1:15002; none: local Spark"
+        default=None, description="Spark Connect server, such as sc://127.0.0.1:15002; default: local Spark"
     )
     master: str = Field(default="local[*]", description="Spark master of a local session")
     driver_memory: str = Field(
-        default="4g", description="heap of the local driver; fixed by the process's first session"
+        default="4g", description="heap of the local driver; the process's first session fixes it"
     )
     packages: list[str] = Field(default_factory=list, description="more jars, by coordinates group:artifact:version")
-    conf: dict[str, str] = Field(
-        default_factory=dict, description="any other Spark settings; these override all others"
-    )
+    conf: dict[str, str] = Field(default_factory=dict, description="more Spark settings; they override all others")
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield the settings without secrets, for `repr` (a hook of pydantic)."""
@@ -72,7 +70,7 @@ class LakeConfig(BaseSettings):
     catalog: dict[str, str] = Field(
         default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
     )
-    warehouse: str | None = Field(default=None, description="where tables live; default: `home`/warehouse")
+    warehouse: str | None = Field(default=None, description="folder or URL of the tables; default: `home`/warehouse")
     spark: SparkConfig = SparkConfig()
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

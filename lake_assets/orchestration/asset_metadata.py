@@ -28,7 +28,7 @@ _WINDOW_COLUMNS = [
 _RANGE_COLUMNS = [
     dg.TableColumn("source"),
     dg.TableColumn("column"),
-    dg.TableColumn("range", description="a hull: no value lies outside it; ~ marks truncated bounds"),
+    dg.TableColumn("range", description="no value lies outside this range; ~ marks truncated bounds"),
 ]
 
 

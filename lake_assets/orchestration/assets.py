@@ -191,8 +191,8 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
         new_tables_key(pipeline),
         deps=[asset_key(s.table) for s in specs if step_of(s).brings_tables],
         description=(
-            "Tables that appeared in the streams since this code location was loaded. They are kept up to date here, "
-            "and become separate assets when the code location is reloaded."
+            "Tables that appeared in the streams since this code location was loaded. This asset keeps them up to "
+            "date. Reload the code location to make them separate assets."
         ),
         metadata={PIPELINE_TAG: pipeline.name},
         kinds={"iceberg", "spark", *pipeline.config.kinds},

@@ -31,12 +31,15 @@ class BackfillOptions(dg.Config):
     range_to: str | None = Field(default=None, description="the end of the range")
     range_by: str | None = Field(
         default=None,
-        description="column of the range; default: the partitions by time, or the source time of a table's events",
+        description="column of the range; default: the column of the partitions by time, else the source time of a "
+        "final table's events",
     )
     keys_file: str | None = Field(default=None, description="redo the keys in a .csv, .jsonl or .parquet file")
     downstream: bool = Field(default=True, description="also redo the tables that read it")
     publish: str = Field(
-        default="auto", pattern="^(auto|manual)$", description="manual: wait for `lake-assets publish` or `discard`"
+        default="auto",
+        pattern="^(auto|manual)$",
+        description="auto: publish when everything is built; manual: wait for `lake-assets publish` or `discard`",
     )
     plan_only: bool = Field(default=False, description="show the plan and stop")
     max_rows: int = Field(
@@ -72,7 +75,8 @@ def backfill_job(pipeline: Pipeline, lake_config: LakeConfig, executor: dg.Execu
 
     @dg.job(
         name=name,
-        description=f"Redo a table of {pipeline.name} and everything downstream, aside, and publish all of it at once.",
+        description=f"Redo a table of {pipeline.name} and everything downstream in working copies, and publish all "
+        "tables at once.",
         tags={PIPELINE_TAG: pipeline.name},
         executor_def=executor,
     )

@@ -51,7 +51,8 @@ def restore(instance: dg.DagsterInstance, spec: Spec, last: dg.EventLogEntry | N
         of = last.asset_materialization
         again = dg.AssetMaterialization(
             asset_key(spec.table),
-            description="The last update, reported again: partitions that were redone since do not make a table fresh.",
+            description="The table's last update, reported again, because partitions that were redone since do not "
+            "make a table fresh.",
             metadata=of.metadata,
             tags=of.tags,
         )

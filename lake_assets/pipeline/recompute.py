@@ -89,7 +89,7 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
             c for c in expected.rows.columns if c not in types
         }:
             raise DefinitionChangedError(
-                f"{name}: {', '.join(sorted(wrong))} is missing either from the table or from its declaration: absorb "
+                f"{name}: {', '.join(sorted(wrong))} is missing from the table or from its declaration: absorb "
                 "pending changes first"
             )
         expected.gate.check(types)

@@ -119,8 +119,8 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
     except RetryError as e:
         cause = e.last_attempt.exception()
         raise ConcurrentWriteError(
-            f"{spec.table}: lost against another writer {ATTEMPTS} times in a row. Nothing is lost; run again when "
-            f"that writer is done. Last: {cause}"
+            f"{spec.table}: another writer committed first, {ATTEMPTS} times in a row. Nothing is lost: run again "
+            f"when that writer is done. Last: {cause}"
         ) from cause
     raise AssertionError("unreachable: the loop returns or raises")
 

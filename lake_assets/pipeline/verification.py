@@ -167,9 +167,9 @@ def _verified(lake: LakeBase, spec: ComputedSpec | JobSpec, sample: float, limit
         if different and is_all_in_doubt:
             why = "; ".join(dict.fromkeys(not_compared.values()))
             raise ModelError(
-                f"{spec.table} differs from its recomputed query, but that proves no error: every column may "
-                f"have other values in each computation ({why}). Add a column that does not depend on the order of "
-                "rows, such as a count"
+                f"{spec.table} differs from its recomputed query, but that proves no error, because every column "
+                f"can have other values in each computation ({why}). Add a column that does not depend on the order "
+                "of rows, such as a count"
             )
         if different:
             differing = beyond_rounding(counts.where(differ()), stored)
@@ -287,14 +287,14 @@ def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | N
     loaded = lake.table(source)
     if str(loaded.metadata.table_uuid) != mark.uuid:
         raise TableReplacedError(
-            f"{table} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {loaded.metadata.table_uuid}: "
-            "it was dropped and created again, so the absorbed rows can no longer be read. "
-            f"{rebuild_advice(table, source)}, then verify"
+            f"{source} was dropped and created again, so the rows that {table} absorbed can no longer be read. "
+            f"{rebuild_advice(table, source)}, then verify (uuid {mark.uuid} before, {loaded.metadata.table_uuid} "
+            "now)"
         )
     if mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
         raise SnapshotExpiredError(
-            f"{table} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: the query can no "
-            f"longer be computed over it. {rebuild_advice(table, source)}, then verify"
+            f"{table} cannot be compared, because the snapshot of {source} that it has absorbed has expired. "
+            f"{rebuild_advice(table, source)}, then verify (snapshot {mark.snapshot})"
         )
     return mark.snapshot
 

@@ -56,7 +56,7 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
         _download(coordinates, folder)
         jars = _read(folder)
     if jars is None:
-        raise JarsError(f"the jars of {', '.join(coordinates)} in {folder} change after they are written")
+        raise JarsError(f"the jars of {', '.join(coordinates)} in {folder} changed after they were written")
     return jars
 
 

@@ -121,14 +121,14 @@ def window_of(target: TableId, table: Table | None, source: TableId, loaded: Tab
         mark = replace(mark, uuid=head.uuid)  # no row of the former table was absorbed
     if mark and mark.uuid != head.uuid:
         why = (
-            f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was dropped "
-            f"and created again, so it may lack rows that {target} was computed from"
+            f"{source} was dropped and created again, so it may lack rows that {target} was computed from (uuid "
+            f"{mark.uuid} before, {head.uuid} now)"
         )
         return Window(source, None, head, lost=LostHistory("on_replaced", why))
     if mark and mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
         why = (
-            f"{target} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: the changes "
-            "after it are unknown"
+            f"the snapshot of {source} that {target} has absorbed has expired, so the changes after it are unknown "
+            f"(snapshot {mark.snapshot})"
         )
         return Window(source, None, head, lost=LostHistory("on_gap", why))
     return Window(source, mark, head)

@@ -66,8 +66,8 @@ def conflict(table: str, column: str, old: str, new: str) -> SchemaConflictError
             + f". Or choose what happens to such values: {apart}, `on_conflict: reject` rejects their records"
         )
     return SchemaConflictError(
-        f"{table}: column {column} is {old} and becomes {new}, and neither type becomes the other without loss. "
-        f"Nothing was written. {advice}"
+        f"{table}: the source changed the type of column {column} from {old} to {new}, and neither type holds all "
+        f"values of the other. Nothing was written. {advice}"
     )
 
 

@@ -40,9 +40,9 @@ from lake_assets.capture.capture_parts import Part
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.delete_files import DeleteIndex
+from lake_assets.capture.files.file_partitions import may_hold
 from lake_assets.capture.files.manifest_index import Block, ManifestIndex
 from lake_assets.capture.files.manifests import Entry, Summary
-from lake_assets.capture.files.partition_keys import may_hold
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
 from lake_assets.lake.limited_cache import LimitedCache

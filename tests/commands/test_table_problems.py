@@ -128,8 +128,11 @@ def test_lost_history_is_told_with_its_command_before_the_next_run(plain: Lake, 
     plain.catalog.rename_table("agg.a", "agg.was_a")
     found, out = status_of(call), call("status").out
     for table, texts in (
-        ("agg.was_a", [f"up to snapshot {expired}, which has expired since", "`lake-assets rebuild agg.was_a`"]),
-        ("agg.b", ["it was dropped and created again", "`lake-assets rebuild agg.b`", "`on_replaced: rebuild`"]),
+        ("agg.was_a", [f"are unknown (snapshot {expired})", "`lake-assets rebuild agg.was_a`"]),
+        (
+            "agg.b",
+            ["other.shops was dropped and created again", "`lake-assets rebuild agg.b`", "`on_replaced: rebuild`"],
+        ),
         ("agg.c", ["agg.a, which was read before, does not exist any more"]),
     ):
         for text in texts:

@@ -341,7 +341,7 @@ def test_a_race_that_is_lost_again_and_again_ends_in_an_error_that_says_so(
             points.hook = hook
 
     points.hook = hook
-    with pytest.raises(ConcurrentWriteError, match="lost against another writer 4 times in a row"):
+    with pytest.raises(ConcurrentWriteError, match="another writer committed first, 4 times in a row"):
         absorb(lake, spec)
     points.hook = None
     assert len(disturbed) == runner.ATTEMPTS

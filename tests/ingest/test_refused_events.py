@@ -63,7 +63,7 @@ def test_a_column_whose_types_do_not_meet_stops_before_anything_is_written(feed:
     feed.land([log("c", id=2, n="two")])
     outcome = feed.outcomes()["staging.t"]
     assert isinstance(outcome.exception, SchemaConflictError)
-    assert "column n is int and becomes string" in (outcome.error or "")
+    assert "changed the type of column n from int to string" in (outcome.error or "")
     assert feed.heads()["staging.t"] == before
 
 

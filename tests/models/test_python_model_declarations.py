@@ -92,8 +92,8 @@ def test_a_new_version_of_a_model_over_changed_rows_computes_everything(
 @pytest.mark.parametrize(
     ("kind", "declared", "told"),
     [
-        ("DOUBLE", {}, "values of k, of type double, have no range"),
-        ("BINARY", {}, "values of k, of type binary, have no range"),
+        ("DOUBLE", {}, "`replace: k` has type double, which has no order"),
+        ("BINARY", {}, "`replace: k` has type binary, which has no order"),
         ("STRING", {"back": 3}, "`back` is for dates, times and numbers, not for string"),
         ("DATE", {"back": 6}, "`back` is 6, and k of type date: write a duration"),
         ("TIMESTAMP", {"forward": "6"}, "`forward` is 6, and k of type timestamp: write a duration"),

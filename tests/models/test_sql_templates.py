@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lake_assets.commands.run_and_status import table_status
 
 from lake_assets import Lake, Pipeline
+from lake_assets.commands.status import table_status
 from lake_assets.errors import LakeError, PipelineError
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
@@ -167,7 +167,7 @@ def test_a_lookup_whose_changes_trigger_nothing_leaves_a_table_up_to_date(lake: 
         ("SELECT * FRM {{ changes('src.playback') }}", "line 1: "),
         ("SELECT {{ 1 / 0 }} FROM {{ changes('src.t') }}", "line 1: .*ZeroDivisionError"),
         ("SELECT {{ range(10 ** 9) }} FROM {{ changes('src.t') }}", "The sandbox blocks ranges"),
-        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is none"),
+        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is not a text"),
     ],
 )
 def test_a_mistake_in_a_template_is_told_with_its_line(tmp_path: Path, plain_lake: Lake, sql: str, told: str) -> None:

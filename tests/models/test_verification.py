@@ -116,7 +116,7 @@ def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
     assert world.verify("nothing_else").equal
     world.sql("UPDATE agg.nothing_else SET ids = reverse(ids)")
     with pytest.raises(
-        ModelError, match="every column may have other values in each computation .* depends on the order"
+        ModelError, match="every column can have other values in each computation .* depends on the order"
     ):
         world.verify("nothing_else")
     # Columns that do not depend on ties are compared as usual.

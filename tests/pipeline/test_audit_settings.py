@@ -128,7 +128,7 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, audit: str, message: s
         ("[{not_null: a}, {not_null: [a, b]}]", "two audits are called not_null_a"),
         (
             "[{name: s, sql: 'SELECT 1 FROM {table} JOIN final.users'}]",
-            "audit s reads final.users, which has only the rows",
+            "audit s would check the rows already published, not the new ones",
         ),
     ],
 )

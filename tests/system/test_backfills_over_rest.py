@@ -189,7 +189,7 @@ def test_micro_batches_between_two_tables_are_absorbed_before_the_rest_is_publis
     loaded = Backfill.load(lake, people.feed.pipeline, backfill.record.id)
     # A table that is left reads more than tables of the backfill.
     assert loaded.record.state == "publishing"
-    with pytest.raises(BackfillError, match=f"`lake-assets publish {loaded.record.id}` publishes the others"):
+    with pytest.raises(BackfillError, match=f"`lake-assets publish {loaded.record.id}` publishes the other tables"):
         loaded.discard()
     loaded.build()
     loaded.publish()

@@ -21,8 +21,8 @@ import yaml
 
 from lake_assets import Lake
 from tests.support.people import AGES, CITIES, TABLE, People
+from tests.support.processes import ROOT, SMALL_SPARK, python
 from tests.support.seeds import HISTORIES
-from tests.system.processes import ROOT, SMALL_SPARK, python
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 

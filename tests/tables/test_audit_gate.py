@@ -302,7 +302,7 @@ def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_wri
     world.land(world.event("c", 2, "b"))
     for audit, message in (
         ({"not_null": "town"}, "audit not_null_town names town, and the table has id, city"),
-        ({"accepted_values": {"id": [1, "x"]}}, "audit accepted_values_id accepts x, and id is int"),
+        ({"accepted_values": {"id": [1, "x"]}}, "audit accepted_values_id accepts x, but id is int"),
         ({"sql": "SELECT town FROM {table}", "name": "s"}, "audit s: Spark does not accept its SQL"),
     ):
         world.declare(audit)

@@ -38,7 +38,9 @@ def test_schemas_are_united_in_the_order_of_their_columns() -> None:
 
 
 def test_what_has_no_common_type_names_table_column_and_types() -> None:
-    with pytest.raises(SchemaConflictError, match=r"staging\.t: column a is int and becomes string"):
+    with pytest.raises(
+        SchemaConflictError, match=r"staging\.t: the source changed the type of column a from int to string"
+    ):
         unite("staging.t", [{"a": "int"}, {"a": "string"}])
 
 

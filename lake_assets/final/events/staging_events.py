@@ -34,7 +34,7 @@ def window_events(target: Target, captured: Capture) -> tuple[DataFrame, int]:
     before, after = (staging_at(target, p.snapshot_id).select(*place) for p in (window_.start, window_.end))
     if lost := before.join(after, place, "left_anti").count():
         raise LostEventsError(
-            f"{target.spec.table}: {target.spec.staging} was rolled back and has not reingested {lost} events that "
+            f"{target.spec.table}: {target.spec.staging} was rolled back and lacks {lost} events that "
             f"{target.spec.table} has absorbed"
         )
     return events.join(before, place, "left_anti"), without_row

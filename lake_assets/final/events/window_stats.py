@@ -148,21 +148,20 @@ def _check(target: Target, stats: Stats) -> None:
         )
     if stats.unordered and not spec.order_by:
         raise UnsupportedEventError(
-            f"{spec.table}: {stats.unordered} of {stats.events} events of {spec.staging} were accepted "
-            "because `order_by` was declared, and have no other position in the order of changes: "
-            "declare `order_by` again"
+            f"{spec.table}: {stats.unordered} of {stats.events} events of {spec.staging} have a place in "
+            "the order of changes only by `order_by`, which is no longer declared: declare `order_by` again"
         )
     if stats.unordered:
         raise UnsupportedEventError(
             f"{spec.table}: {stats.unordered} of {stats.events} events of {spec.staging} have no value "
-            f"in a column of the declared order {', '.join(spec.order_by)}: their position among the other "
-            "changes is unknown. Declare columns that every event contains, also deletes, or remove `order_by`"
+            f"in a column of the declared order {', '.join(spec.order_by)}, so their place among the changes is "
+            "unknown. Declare columns that every event has, deletes included, or remove `order_by`"
         )
     if stats.keyless:
         raise KeyMissingError(
-            f"{spec.table}: {stats.keyless} of {stats.events} events of {spec.staging} have no value in a column "
-            f"of the key {', '.join(target.key)}: it is unknown which rows they change. Declare a key whose "
-            "columns every event contains (also deletes: let the source log whole rows, as REPLICA IDENTITY FULL)"
+            f"{spec.table}: {stats.keyless} of {stats.events} events of {spec.staging} have no value in a column of "
+            f"the key {', '.join(target.key)}, so the rows that they change are unknown. Declare a key whose "
+            "columns every event has. For deletes, let the source log whole rows (REPLICA IDENTITY FULL)"
         )
 
 

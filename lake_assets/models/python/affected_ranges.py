@@ -25,7 +25,10 @@ def span_of(spec: PythonModelSpec, frame: Frame) -> Span:
     (column,) = spec.model.replace
     bounds = frame.bounds.get(column)
     if bounds is None:
-        raise ModelError(f"{spec.model.where}: model {spec.table}: values of {column} have no range")
+        raise ModelError(
+            f"{spec.model.where}: model {spec.table}: `replace: {column}` has a type without an order. "
+            "Choose a number, date, time or text column, or write `replace-keys`"
+        )
     nulls = bounds.non_null < frame.rows
     if spec.model.cumulative and nulls:
         # Rows without a value come before all others.

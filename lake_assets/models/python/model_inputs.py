@@ -118,7 +118,7 @@ class Changes:
 
     def _range(self, column: str) -> FieldRange:
         if column not in self.ranges:
-            raise ModelError(f"{self.name} has no range of {column!r}: it has {', '.join(self.ranges)}")
+            raise ModelError(f"{self.name} has no range of {column!r}: it has ranges of {', '.join(self.ranges)}")
         return self.ranges[column]
 
 

@@ -221,7 +221,7 @@ def _check(declared: PythonModel) -> None:
     if Affected in kinds.values() and not is_replacing:
         raise ValueError(f"`{write}` has no affected keys or range: remove the parameter of type Affected")
     if not any(kind is Changes for kind in kinds.values()):
-        raise ValueError("no parameter of its function is of type Changes: nothing would ever trigger it")
+        raise ValueError("no parameter of its function is of type Changes, so nothing would trigger the model")
     if wrong := [p for p in declared.tables if p not in kinds]:
         raise ValueError(f"`inputs` names {', '.join(wrong)}; the function has {', '.join(kinds)}")
     for column, of in declared.replace.items():

@@ -140,8 +140,8 @@ class ResultWriter:
         (column,) = self.spec.model.replace
         if not has_bounds(kind := types[column]):
             raise ModelError(
-                f"{where}: values of {column}, of type {kind}, have no range: replace ranges of a number, a date, a "
-                "time or a text, or use replace-keys"
+                f"{where}: `replace: {column}` has type {kind}, which has no order. Choose a number, date, time or "
+                "text column, or write `replace-keys`"
             )
         for setting in ("back", "forward"):
             value, by = getattr(self.spec.model, setting), getattr(self.spec, setting)

@@ -123,7 +123,7 @@ class SqlTemplate:
         def function(kind: str) -> Callable[..., str]:
             def call(table: Any, *arguments: Any) -> str:
                 if wrong := [a for a in (table, *arguments) if not isinstance(a, str)]:
-                    raise ModelError(f"{kind}() takes texts, and {wrong[0]!r} is none")
+                    raise ModelError(f"{kind}() takes texts, and {wrong[0]!r} is not a text")
                 if kind in ("low", "high") and len(arguments) != 1:
                     raise ModelError(f"{kind}({table!r}, ...) takes one column")
                 if kind == "keys" and not arguments:

@@ -108,7 +108,7 @@ def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
         raise ModelError(f"model {name}: its SQL has {other}")
     if is_maintained and (changing := not_repeatable(query)):
         raise ModelError(
-            f"model {name}: {changing} gives another value each time, so that no incremental result could equal a full "
+            f"model {name}: {changing} gives another value each time, so an incremental result cannot equal a full "
             "one: read the value from a column instead"
         )
     return query
@@ -343,14 +343,13 @@ def _compiled(
             continue
         if not is_ordered(q, schemas, keys, q is qualified):
             raise ModelError(
-                f"model {name}: LIMIT takes the first rows of an order in which rows may tie: which of them it takes "
-                "can differ from run to run. Add columns to ORDER BY until it identifies each row"
+                f"model {name}: LIMIT takes the first rows of an order in which rows may tie, so each run could "
+                "take other rows. Add columns to ORDER BY until it identifies each row"
             )
     if other := changed(sql, query):
         if query.find(exp.Qualify):
             raise ModelError(
-                f"model {name}: {other} and QUALIFY: sqlglot cannot rewrite the former, and must rewrite the latter: "
-                "write QUALIFY as the WHERE around a subquery"
+                f"model {name}: {other} and QUALIFY cannot be combined: write QUALIFY as the WHERE around a subquery"
             )
         return None, f"{other} cannot be translated exactly as written"
     if whole := whole_query_reason(query):

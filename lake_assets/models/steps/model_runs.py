@@ -80,8 +80,8 @@ class SqlModelStep(ModelStep[ModelSpec]):
         if stops and due.table is not None and not self.is_same_definition(due.table) and known_marks(due.table):
             raise DefinitionChangedError(
                 f"{name} was built by another query, or with other partitions, and the model declares "
-                f"`on_query_change: stop`. Restore them, or run `lake-assets rebuild {name}` to compute the table by "
-                "the new ones; with `on_query_change: rebuild`, the next run does so"
+                f"`on_query_change: stop`. Restore them, or run `lake-assets rebuild {name}` to compute the table "
+                "again. With `on_query_change: rebuild`, the next run does so"
             )
 
     def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:

@@ -57,8 +57,8 @@ def capture_sensor(
         minimum_interval_seconds=max(1, interval_seconds - 1),
         default_status=status,
         description=(
-            f"Compares the watermark of each table of {pipeline.name} with its sources and requests one run over the "
-            "tables with something to absorb and their downstream tables. Reads metadata only."
+            f"Compares the watermark of each table of {pipeline.name} with its sources' current snapshots, and "
+            "requests one run over the tables that are behind and their downstream tables. Reads metadata only."
         ),
     )
     def sensor(context):  # type: ignore[no-untyped-def]

@@ -30,7 +30,7 @@ class FreshnessSettings(Strict):
     fail: str | float | None = Field(default=None, description="stale if the last materialization is older (1h, 2d)")
     warn: str | float | None = Field(default=None, description="warn if the last materialization is older")
     cron: str | None = Field(
-        default=None, description="instead of fail: deadlines for a materialization, as a cron expression: 0 9 * * *"
+        default=None, description="deadlines for a materialization, instead of fail, as a cron expression: 0 9 * * *"
     )
     within: str | float | None = Field(
         default=None, description="with cron: how long before a deadline a materialization counts (1h)"
@@ -141,7 +141,7 @@ class TableSettings(AssetSettings):
     )
     freshness: Annotated[FreshnessSettings | None, text_as("fail"), OrText()] = Field(
         default=None,
-        description="when it counts as stale: the longest age (2h), or fail and warn, or cron and within",
+        description="when the table counts as stale: the longest age (2h), or fail and warn, or cron and within",
     )
     depends_on: Several = Field(
         default_factory=list,

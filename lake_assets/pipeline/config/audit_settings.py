@@ -77,17 +77,17 @@ class AuditOfTable(Strict):
     """A condition that a table must meet; each item has exactly one kind."""
 
     unique: Columns | None = Field(
-        default=None, description="columns whose values no two rows share (rows with nulls aside); empty: the key"
+        default=None, description="columns whose values no two rows share; rows with nulls are ignored; empty: the key"
     )
     not_null: Columns | None = Field(default=None, description="columns without nulls")
     accepted_values: dict[ColumnName, list[Value]] | None = Field(
-        default=None, description="by column, its allowed values; nulls are allowed too"
+        default=None, description="allowed values by column; nulls are always allowed"
     )
     relationships: Others | None = Field(
-        default=None, description="by column, the column in which each of its values must exist: layer.table.column"
+        default=None, description="by column, the layer.table.column in which each value must exist"
     )
     row_count_change: Annotated[str | int, checked(lambda limit: Limit.parse(limit, _MOST))] | None = Field(
-        default=None, description="by how many rows (100) or what share (20%) a batch may change the row count"
+        default=None, description="largest change of the row count by a batch: a number of rows (100) or a share (20%)"
     )
     sql: Annotated[str, checked(lambda sql: tables_of(parse_assertion(sql)))] | None = Field(
         default=None, description="a SELECT of the failing rows; {table} stands for the audited table"
@@ -165,8 +165,8 @@ def read_audits(table: TableId, declared: Sequence[AuditOfTable]) -> tuple[Audit
         raise PipelineError(f"{table}: two audits are called {', '.join(duplicates)}: give one of them another `name`")
     if own := [a.name for a in audits if isinstance(a, Assertion) and table in a.tables]:
         raise PipelineError(
-            f"{table}: audit {', '.join(own)} reads {table}, which has only the rows published before: "
-            f"write {PLACEHOLDER}"
+            f"{table}: audit {', '.join(own)} would check the rows already published, not the new ones: write "
+            f"{PLACEHOLDER} instead of {table}"
         )
     return audits
 

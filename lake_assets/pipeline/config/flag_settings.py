@@ -58,12 +58,12 @@ class FlagSettings(Strict):
     delete: Words = Field(default_factory=list, description="values for a delete")
     missing: Literal["insert", "update", "delete", "load"] | None = Field(
         default=None,
-        description="what a row without a value in the column is; load: a row of a first load, which comes before all "
-        "changes; default: such rows are rejected",
+        description="what a row without a value in the column is; load: a row of a first load, which comes before "
+        "all changes; default: the row is rejected",
     )
     load_files: str = Field(
         default="",
-        description="pattern of the names of files that land before all others, because they hold a first load: LOAD*",
+        description="pattern of file names of a first load, which land before all other files: LOAD*",
     )
 
     @property
@@ -76,13 +76,13 @@ class FlagSettings(Strict):
         listed = [word for op in ("insert", "update", "delete") for word in getattr(self, op)]
         if duplicates := sorted({w for w in listed if listed.count(w) > 1}):
             raise ValueError(
-                f"{', '.join(duplicates)} is named twice (values ignore case): name each value under one of insert, "
-                "update and delete"
+                f"{', '.join(duplicates)} is named twice (upper and lower case are the same): name each value under "
+                "one of insert, update and delete"
             )
         if "" in listed:
-            raise ValueError('an empty value is a missing one: write `missing: insert` instead of `insert: ""`')
+            raise ValueError('an empty value counts as missing: write `missing: insert` instead of `insert: ""`')
         if not self.insert and not self.update and self.missing in (None, "delete"):
-            raise ValueError("no row would be an insert or update: name their values in `insert` or `update`")
+            raise ValueError("no value stands for an insert or update: name one in `insert` or `update`")
         return self
 
 

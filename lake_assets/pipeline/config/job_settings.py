@@ -56,7 +56,7 @@ class DbtSettings(Strict):
 
     project: LocalPath = Field(description="folder of the dbt project, relative to the YAML's folder")
     select: str = Field(description="what is built, in dbt's syntax", min_length=1)
-    arguments: list[str] = Field(default_factory=list, description="further arguments of dbt build: [--target, prod]")
+    arguments: list[str] = Field(default_factory=list, description="more arguments of dbt build: [--target, prod]")
 
 
 class JobSettings(Batches, TableSettings):
@@ -66,29 +66,32 @@ class JobSettings(Batches, TableSettings):
         description="layer.table that the job writes; its snapshots hold the watermark"
     )
     inputs: Annotated[Several, checked(names_of)] = Field(
-        description="tables whose changes trigger the job, and are captured for it", min_length=1
+        description="tables whose changes trigger the job and are handed to it", min_length=1
     )
     lookups: Annotated[Several, checked(names_of)] = Field(
-        default_factory=list, description="tables that the job reads as they are"
+        default_factory=list, description="tables that the job reads at their current snapshot"
     )
     ranges: ByName = Field(
         default_factory=list,
-        description="columns whose changed range the job is given; or by name the column, or the column by table",
+        description="columns whose changed range the job is given: [day]. {day: started_on} names the column, "
+        "{day: {raw.playback: started_on}} by table",
     )
     keys: ByName = Field(
-        default_factory=list, description="like ranges: columns or SQL expressions whose changed values it is given"
+        default_factory=list,
+        description="columns or SQL expressions whose changed values the job is given, in the same notation as ranges",
     )
     lifetime: Duration | None = Field(
         default=None, description="how long the captured tables (ICDC) last (2h, 1d); default: until the job is done"
     )
     writes: Literal["table", "elsewhere"] = Field(
         default="table",
-        description="elsewhere: the job writes no table of the lake, or others as well; the table is then made for it",
+        description="elsewhere: the job writes to another system, or also to other tables; its own table only "
+        "holds the watermark",
     )
     on_unknown: Literal["stop", "rerun"] = Field(
         default="stop",
         description="if the job was interrupted and may have written its rows without the watermark: stop until "
-        "`lake-assets step` settles it, or run it over the same changes again",
+        "you run `lake-assets step`, or run the job over the same changes again",
     )
     on_gap: Literal["stop", "rebuild"] = Field(
         default="stop", description="if the absorbed snapshot of an input has expired: stop, or give the job everything"
@@ -97,7 +100,8 @@ class JobSettings(Batches, TableSettings):
         default="stop", description="if an input was dropped and created again: stop, or give the job everything"
     )
     audits: Audits = Field(
-        default_factory=list, description="conditions that are checked after each step; its rows are published by then"
+        default_factory=list,
+        description="conditions that are checked after each step, when its rows are already published",
     )
     full: str | None = Field(
         default=None,
@@ -116,7 +120,7 @@ class JobSettings(Batches, TableSettings):
         default=None, description="a notebook, run by papermill with the step's values as parameters"
     )
     dbt: DbtSettings | None = Field(default=None, description="a dbt selection, with the step's values as --vars")
-    env: dict[str, str] = Field(default_factory=dict, description="further environment variables of the program")
+    env: dict[str, str] = Field(default_factory=dict, description="more environment variables of the program")
 
     @field_validator("python")
     @classmethod

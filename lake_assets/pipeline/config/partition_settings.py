@@ -52,8 +52,8 @@ class PartitionSettings(Strict):
     )
     values: Annotated[list[str] | None, BeforeValidator(_as_texts)] = Field(
         default=None,
-        description="values with their own partition; others are in the partition __other__; default: one partition "
-        "per existing value",
+        description="values with their own partition; all other values are in the partition __other__; default: "
+        "one partition per existing value",
     )
 
     @field_validator("values")

@@ -47,11 +47,11 @@ class SourceOfRecords(Strict):
     )
     on_gap: Literal["stop", "append"] = Field(
         default="stop",
-        description="if the snapshot that was landed last is no longer part of the table's history (expired, rolled "
-        "back): stop, or append the records that the raw table lacks and continue from there",
+        description="if the snapshot that was landed last has expired or was rolled back: stop, or append the "
+        "records that the raw table lacks and continue with the current snapshot",
     )
     on_replaced: Literal["stop", "append"] = Field(
-        default="stop", description="the same if the table was dropped and created again"
+        default="stop", description="like on_gap, if the table was dropped and created again"
     )
 
 
@@ -64,25 +64,24 @@ class Stream(Batches, TableSettings):
     )
     flag: Flag = Field(
         default=None,
-        description="change sets: the column that tells inserts, updates and deletes apart, and its values (column, "
-        "insert, update, delete, missing), or the name of a tool that always writes the same ones (aws-dms); default: "
-        "FLAG with I, U, D",
+        description="change sets: the column of the operation and its values (column, insert, update, delete, "
+        "missing), or the name of a tool that writes known ones (aws-dms); default: FLAG with I, U, D",
     )
     time: Columns = Field(
         default_factory=list,
-        description="change sets: the column with the time or number of the change, which orders the changes; of "
-        "several, the first with a value; default: CDC_TIMESTAMP or, with flag, the order of the stream",
+        description="change sets: the column whose time or number orders the changes; of several columns, the "
+        "first with a value counts; default: CDC_TIMESTAMP or, with flag, the order of the stream",
     )
     unavailable_value: str | None = Field(
         default=None,
-        description="debezium: what stands for an unchanged TOAST value, if the connector sets "
+        description="debezium: the placeholder of an unchanged TOAST value, if the connector sets "
         "unavailable.value.placeholder; default: the connector's default",
         min_length=1,
     )
     databases: Names = Field(
         default_factory=list,
-        description="debezium: the databases whose tables of one schema and name are one table; default: the first "
-        "database of each table, and records of another one are rejected",
+        description="debezium: databases whose tables of the same schema and name become one table; default: a "
+        "table takes records of the first database only, and those of other databases are rejected",
     )
     landing: LocalPath | None = Field(
         default=None,
@@ -99,25 +98,34 @@ class Stream(Batches, TableSettings):
     prefix: str = Field(default="", description="prefix of the tables' names in the lake", pattern=r"^\w*$")
     max_rejected: Annotated[str | int, checked(Limit.parse)] | None = Field(
         default=None,
-        description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond it, the table "
-        "stops; default: any number",
+        description="how many records of a batch may be rejected, as a number (100) or a share (1%), before the "
+        "table stops; default: any number",
     )
     max_record: ByteSize = Field(
-        default=ByteSize(Limits.record), gt=0, description="largest size of a record; larger ones are rejected (64MiB)"
+        default=ByteSize(Limits.record),
+        gt=0,
+        description="largest size of a record (64MiB); larger records are rejected",
     )
     max_file: ByteSize = Field(
-        default=ByteSize(Limits.file), gt=0, description="largest size of a file, uncompressed; larger ones are errors"
+        default=ByteSize(Limits.file),
+        gt=0,
+        description="largest size of a file, uncompressed; a larger file is an error",
     )
     max_depth: int = Field(
         default=Limits.depth,
         gt=0,
         le=Limits.depth,
-        description="how deeply a record may be nested; deeper ones are rejected (default and maximum: 200)",
+        description="how deeply a record may be nested (default and maximum: 200); deeper records are rejected",
     )
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
-        default="stop", description="default for the stream's tables: see their on_conflict"
+        default="stop", description="the on_conflict of all tables of the stream that do not set it"
     )
-    on_misfit: OnMisfit = Field(default="reject", description="default for the stream's tables: see their on_misfit")
+    on_misfit: OnMisfit = Field(
+        default="reject", description="the on_misfit of all tables of the stream that do not set it"
+    )
+    on_misfit: OnMisfit = Field(
+        default="reject", description="the on_misfit of all tables of the stream that do not set it"
+    )
     tables: list[Annotated[StreamTable, text_as("table"), OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first match applies, but exact "
@@ -131,8 +139,8 @@ class Stream(Batches, TableSettings):
         for end, what in (("_files", "landed files"), ("_rejected", "rejected records")):
             if value.lower().endswith(end):
                 raise ValueError(
-                    f"{value}: raw.{value} would be the list of {what} of a stream {value[: -len(end)]}: choose a name "
-                    f"that does not end in {end}"
+                    f"{value}: raw.{value} would be the list of {what} of a stream called {value[: -len(end)]}: "
+                    f"choose a name that does not end in {end}"
                 )
         return value
 
@@ -168,11 +176,17 @@ class RangeOfModel(Strict):
 
     column: ColumnName = Field(description="output column: a date, timestamp or whole number")
     back: Duration = Field(
-        default=0, description="how far before its column's value a row reads (7d, 12h; for numbers, in their unit)"
+        default=0,
+        description="how far before its own value of the column a result row reads source rows (7d, 12h; for numbers, "
+        "a number)",
     )
-    forward: Duration = Field(default=0, description="how far after its column's value a row reads")
+    forward: Duration = Field(
+        default=0, description="how far after its own value of the column a result row reads source rows"
+    )
     cumulative: bool = Field(
-        default=False, description="a row reads all earlier rows: recompute everything from the earliest change on"
+        default=False,
+        description="a result row reads all earlier source rows, so everything from the earliest "
+        "change on is recomputed",
     )
 
 
@@ -187,13 +201,13 @@ class ModelSettings(Batches, TableSettings):
     )
     on_gap: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="if the snapshot of a source that the table has absorbed is missing (expired): stop the table, or "
-        "rebuild it from the current contents of its sources",
+        description="if the absorbed snapshot of a source has expired: stop the table, or rebuild it from its sources' "
+        "current snapshots",
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="if a source was dropped and created again: stop the table, or rebuild it from the current "
-        "contents of its sources",
+        description="if a source was dropped and created again: stop the table, or rebuild it from its sources' "
+        "current snapshots",
     )
 
 
@@ -205,18 +219,20 @@ class SqlModel(ModelSettings):
     )
     write: WriteMode | None = Field(
         default=None,
-        description="apply the rows of a SELECT over changes, such as {{ changes('raw.playback') }}: append them, "
-        "merge them by key, replace the affected keys or range, or overwrite the table; default: maintain the result "
-        "of the query",
+        description="how the rows of a SELECT over changes, such as {{ changes('raw.playback') }}, are applied: "
+        "append them, merge them by key, replace the affected keys or range, or overwrite the table; "
+        "default: the result of the query is maintained",
     )
     replace: list[ColumnName] | dict[ColumnName, str | dict[str, str]] | None = Field(
         default=None,
-        description="with write: the columns whose affected values are replaced; or, by column, the SQL expression of "
-        "its value for a changed row, or one by table; default: the key, or the column of range",
+        description="with write: columns whose affected values are replaced: [account]. {day: to_date(started_at)} "
+        "computes the value from a changed row; {day: {raw.playback: to_date(started_at)}} by table; "
+        "default: the key, or the column of range",
     )
     on_lookup_change: Literal["ignore", "rebuild"] = Field(
         default="ignore",
-        description="with write: if a table changes that the SELECT reads as a lookup: keep the rows, or recompute all",
+        description="with write: if a table that the SELECT reads as a lookup changes: keep the rows, or recompute "
+        "everything",
     )
     sql: str = Field(default="", description="one SELECT in Spark SQL; tables are named with their layer")
     sql_file: LocalPath | None = Field(
@@ -236,8 +252,8 @@ class SqlModel(ModelSettings):
     )
     full_above: float | None = Field(
         default=None,
-        description="recompute everything from this share of changed rows on (0 to 1); default: estimated from the "
-        "number of rows and past runs",
+        description="recompute everything if at least this share of the rows has changed (0 to 1); default: "
+        "estimated from the number of rows and past runs",
         ge=0,
         le=1,
     )

@@ -127,7 +127,7 @@ def python_spec(
     settings = _settings(model)
     names = {p: _table_of(lake, model, p, tables) for p, kind in model.parameters.items() if kind is not Affected}
     if own := [p for p, t in names.items() if t == model.table]:
-        raise PipelineError(f"{model.where}: model {model.table}: {own[0]!r} is the table that it computes")
+        raise PipelineError(f"{model.where}: model {model.table}: the parameter {own[0]!r} names its own table")
     # Only tables that read from outside of the pipeline wait for more changes.
     default = None if set(tables).intersection(names.values()) else outer.max_wait
     wait = default if settings.max_wait is None else settings.max_wait

@@ -35,12 +35,13 @@ class Batches(Strict):
 
     max_files: int | None = Field(
         default=None,
-        description="start a step once this many files are pending, without waiting for max_wait; a step absorbs the "
-        "snapshots up to the one that reaches it; default: the enclosing setting, else any number",
+        description="size of a batch in files: once so many are pending, a step starts without waiting for "
+        "max_wait, and absorbs whole snapshots up to this size; default: the enclosing setting, else "
+        "any number",
         gt=0,
     )
     max_rows: int | None = Field(
-        default=None, description="like max_files, by the approximate number of pending rows", gt=0
+        default=None, description="size of a batch in rows, approximately; see max_files", gt=0
     )
     max_wait: Duration | None = Field(
         default=None, description="how long a smaller batch waits for more changes (30s, 5m, 1h); default: not at all"
@@ -90,13 +91,14 @@ class StreamTable(Batches, TableSettings):
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
     key: Annotated[list[ColumnName] | list[list[ColumnName]], BeforeValidator(_one_or_several), OrText()] = Field(
         default_factory=list,
-        description="key columns; default: the stream's key; a list of lists: the first of these keys whose columns "
-        "the table has; *: identify rows by a hash of all their values, and count copies of equal rows",
+        description="key columns; default: the stream's key. A list of keys ([[id], [tenant, email]]): the first "
+        "key whose columns the table has. *: a hash of all values identifies a row, and copies of "
+        "equal rows are counted",
     )
     rename: Annotated[dict[ColumnName, ColumnName], AfterValidator(whole_chains)] = Field(
         default_factory=dict,
-        description="columns that the source renamed, old name: new name (no stream reports a rename); old name: old "
-        "name declares that the column was dropped, if that looks like a rename",
+        description="columns that the source renamed, as {old: new}, because no stream reports renames. "
+        "{old: old}: the column was dropped, although it looks like a rename",
     )
     types: dict[ColumnName, str] = Field(
         default_factory=dict,
@@ -104,20 +106,21 @@ class StreamTable(Batches, TableSettings):
     )
     start_position: int = Field(
         default=0,
-        description="position in the raw table of the first record that counts; for a source table that was dropped "
-        "and created again: of the first record about the new table; default: all records count",
+        description="position in the raw table of the first record that counts, such as the first record about a "
+        "source table that was created again; default: all records count",
         ge=0,
     )
     on_conflict: Literal["stop", "new-column", "reject"] | None = Field(
         default=None,
-        description="values of a type to which their column cannot change: stop the table, write them to a separate "
-        "column (<column>__<type>; values of a key are rejected), or reject their records; default: the stream's",
+        description="if the source changes a column's type and the column cannot be widened to it: stop the table, "
+        "write the new values to a separate column (<column>__<type>; values of a key are rejected), "
+        "or reject their records; default: the stream's",
     )
     on_misfit: Annotated[OnMisfit | None, BeforeValidator(_null)] = Field(
         default=None,
-        description="a value that does not fit its column's type (a number of more than 38 digits, a date beyond "
-        "9999-12-31): reject its event, or set the value to null and give the reason in staging's column _misfits; "
-        "values of the key and of order_by are rejected; default: the stream's",
+        description="if a value does not fit its column's type (a number of more than 38 digits, a date after "
+        "9999-12-31): reject the event, or set the value to null and write the reason to staging's "
+        "column _misfits. Values of the key and of order_by are always rejected; default: the stream's",
     )
     final: bool = Field(default=True, description="false: staging only")
     mode: Literal["scd1", "scd2", "append"] = Field(
@@ -127,21 +130,23 @@ class StreamTable(Batches, TableSettings):
     )
     deletes: Literal["hard", "soft", "ignore"] = Field(
         default="hard",
-        description="effect of a delete on the row of an scd1 table: remove it, set its column `__deleted`, or nothing",
+        description="what a delete does to the row of an scd1 table: hard removes the row, soft sets its column "
+        "`__deleted`, ignore keeps it",
     )
     on_change: Literal["stop", "ignore"] = Field(
         default="stop",
-        description="effect of an update, delete or truncate on an append-only table: stop it, or nothing",
+        description="what an update, delete or truncate does to an append-only table: stop stops the table, ignore "
+        "skips the event",
     )
     track: Columns | None = Field(
         default=None,
-        description="columns whose changes open a new version of an scd2 table's row; others are updated in place; "
-        "default: all",
+        description="columns whose changes open a new version of an scd2 table's row; other columns are updated in "
+        "the existing version; default: all columns",
     )
     columns: Annotated[Names, checked(read_columns)] = Field(
         default_factory=list,
-        description="columns of the final table, as a SELECT list over staging's columns: `* EXCEPT (photo)`, "
-        "`lower(email) AS email` (replaces the star's column); default: all",
+        description="columns of the final table, as a SELECT list over staging's columns: `* EXCEPT (photo), "
+        "lower(email) AS email`, which replaces the star's email; default: all",
     )
     partition_by: Annotated[Names, checked(lambda fields: list(map(PartitionField.parse, fields)))] = Field(
         default_factory=list,
@@ -160,24 +165,24 @@ class StreamTable(Batches, TableSettings):
     sort_by: Columns = Field(default_factory=list, description="sort order of the rows within a file")
     order_by: Columns = Field(
         default_factory=list,
-        description="columns that order the changes, for sources without an order of their own: [updated_at, version]; "
-        "ties stay in the order of the stream. _position: the order in which the events arrive; default: the "
-        "position in the source's log that the events name",
+        description="columns that order the changes, if the source reports no order: [updated_at, version]; equal "
+        "values stay in the order of the stream. _position: the order of arrival; default: the "
+        "position in the source's log, which the events hold",
     )
     horizon: Duration | None = Field(
         default="7d",
-        description="warn of events that arrive later than this behind newer ones, by the source's time; they are "
-        "absorbed in any case",
+        description="warn of events that arrive more than this behind newer ones, by the source's time. They are "
+        "always absorbed",
     )
     on_gap: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="if the staging snapshot that the final table has absorbed is missing (expired), so that new "
-        "events cannot be identified: stop the table, or rebuild it from the current staging table",
+        description="if the absorbed snapshot of staging has expired, so that new events cannot be identified: "
+        "stop the table, or rebuild it from the current staging table",
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="if the staging table was dropped and created again, so that rows of the final table may no "
-        "longer have events: stop the table, or rebuild it from the current staging table",
+        description="if staging was dropped and created again, so that it may lack events of the table's rows: "
+        "stop the table, or rebuild it from the current staging table",
     )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
     audits: Audits = Field(

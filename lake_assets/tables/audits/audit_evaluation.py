@@ -118,7 +118,7 @@ def _check_values(lake: LakeBase, at: str, audit: AcceptedValues, kind: str) -> 
     except PySparkException as e:
         raise PipelineError(f"{at}: values cannot be listed for {audit.column}, which is {kind}: {_first(e)}") from e
     if wrong := [v for v, is_none in zip(audit.values, row, strict=True) if is_none]:
-        raise PipelineError(f"{at} accepts {', '.join(wrong)}, and {audit.column} is {kind}")
+        raise PipelineError(f"{at} accepts {', '.join(wrong)}, but {audit.column} is {kind}")
 
 
 def _check_sql(lake: LakeBase, at: str, audit: Assertion, types: Mapping[str, str]) -> None:

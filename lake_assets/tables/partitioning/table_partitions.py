@@ -179,7 +179,9 @@ class Partitions:
                 first partition.
         """
         if self.every is None:
-            raise PipelineError(f"partitions by {self.by} have no order: name them, or a range of another column")
+            raise PipelineError(
+                f"partitions by {self.by} have no order: name the partitions, or a range of another column"
+            )
         at, last = (read_start(_without_offset(text), self.every) for text in (low, high))
         if self.every == "hour" and _DATE.fullmatch(high):
             last = last.replace(hour=23)

@@ -172,7 +172,7 @@ def check_owner_in(loaded: Table, table: TableId, pipeline: str) -> None:
     if owner != pipeline:
         by = f"belongs to pipeline {owner!r}" if owner else "was not created by a pipeline"
         raise TableClaimedError(
-            f"{table} {by}, and pipeline {pipeline!r} declares it too: rename it in one of them, or drop the table to "
+            f"{table} {by}, and pipeline {pipeline!r} declares it too: rename it in one pipeline, or drop the table to "
             "have it created again"
         )
 
