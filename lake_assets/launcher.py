@@ -65,7 +65,7 @@ _PRELOADED = [
     "lake_assets.capture.rows.changed_rows",
     "lake_assets.definitions",
     "lake_assets.examples.defs",
-    "lake_assets.models.steps.model_runs",
+    "lake_assets.models.steps.sql_model_step",
     "pyiceberg.catalog.sql",
     "pyspark.sql.connect.catalog",
     "pyspark.sql.connect.session",

@@ -21,8 +21,8 @@ import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.debezium_control import MESSAGE, control_kind
-from lake_assets.formats.debezium_forms import divided
 from lake_assets.formats.debezium_layouts import META
+from lake_assets.formats.debezium_mixed_forms import divided
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
 from lake_assets.formats.debezium_tombstones import plan_tombstone
 from lake_assets.formats.event_model import EventPlan, Hints, Keyed, Planned, Seen, SnapshotRow, SourceTable

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from lake_assets.formats import EventFormat, SourceTable, event_format
-from lake_assets.formats.files.file_streams import DEFAULT_LIMITS, Limits
+from lake_assets.formats.files.limited_files import DEFAULT_LIMITS, Limits
 from lake_assets.formats.row_layouts import RowLayout
 from lake_assets.lake import TableId
 from lake_assets.lake.column_spelling import spelled

@@ -22,11 +22,11 @@ from pyiceberg.types import NestedField, StringType
 from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
 from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
 from lake_assets.jobs import step_notes
+from lake_assets.jobs.changed_ranges_and_keys import changed_keys, united_ranges
 from lake_assets.jobs.job_watermark import move_watermark
 from lake_assets.jobs.step_notes import STEP_ID, StepNote, WindowNote
 from lake_assets.jobs.step_parameters import StepParameters, StepSource
 from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
-from lake_assets.jobs.step_values import changed_keys, united_ranges
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.snapshot_log import ancestors

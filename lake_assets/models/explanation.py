@@ -13,9 +13,9 @@ from lake_assets.models.operators.maintenance import describe, maintained
 from lake_assets.models.operators.query_tree import Node, Project, Scan, Tree, definitions, refs
 from lake_assets.models.sql.model_plan import Choice, ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate
-from lake_assets.models.steps.model_runs import SqlModelStep, choice
 from lake_assets.models.steps.planned_models import planned
 from lake_assets.models.steps.recomputed_ranges import tables_without_column
+from lake_assets.models.steps.sql_model_step import SqlModelStep, choice
 from lake_assets.tables.outcome import Absorbed
 from lake_assets.tables.pending_windows import continues
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import all_rows
+from lake_assets.final.final_step import all_rows
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.models.model_spec import ModelSpec

@@ -28,7 +28,7 @@ from lake_assets.errors import (
     TableReplacedError,
 )
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import all_rows
+from lake_assets.final.final_step import all_rows
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.jobs.step_notes import find_note
 from lake_assets.lake import LakeBase, TableId, quote
@@ -38,7 +38,7 @@ from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.stability import Level, state
-from lake_assets.models.python import python_model_runs
+from lake_assets.models.python import python_model_step
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_query
 from lake_assets.models.sql.query_text import as_named, text_over
@@ -243,7 +243,7 @@ def expected_rows(
         t: _pinned(lake, spec.table, t, marks.get(str(t))) for t in dict.fromkeys((*spec.sources, *lookups_of(spec)))
     }
     if is_python:
-        return python_model_runs.expected_rows(lake, spec, pinned, scope), pinned
+        return python_model_step.expected_rows(lake, spec, pinned, scope), pinned
     return _result(lake, spec, parse(str(spec.table), spec.sql), pinned, scope), pinned
 
 

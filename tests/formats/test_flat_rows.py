@@ -26,7 +26,7 @@ from lake_assets.formats.event_model import DELETE, INSERT, UPDATE, Hints
 from lake_assets.formats.files.csv_files import csv_records
 from lake_assets.formats.files.csv_long_rows import RowFilter
 from lake_assets.formats.files.file_records import reader_of
-from lake_assets.formats.files.file_streams import Limits
+from lake_assets.formats.files.limited_files import Limits
 from lake_assets.formats.files.parquet_files import parquet_records, spark_type
 from tests.support.parsing import Parsed, lines_of, parse
 

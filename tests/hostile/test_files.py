@@ -13,7 +13,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import InputError, LandingFolderError
 from lake_assets.formats import SourceTable
-from lake_assets.formats.files.file_streams import Limits, open_regular
+from lake_assets.formats.files.limited_files import Limits, open_regular
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
 from lake_assets.ingest.raw.landing_folder import listing, records_of

@@ -16,7 +16,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import InputTooLargeError, LandingFolderError, PipelineError
 from lake_assets.formats import SourceTable
-from lake_assets.formats.files.file_streams import Limits
+from lake_assets.formats.files.limited_files import Limits
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import RawStep, land, land_records
 from lake_assets.lake import TableId

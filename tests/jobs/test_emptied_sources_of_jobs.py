@@ -12,8 +12,8 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import TableReplacedError
 from lake_assets.jobs.captured_step import CapturedStep
-from lake_assets.jobs.job_runs import JobStep
 from lake_assets.jobs.job_spec import JobSpec
+from lake_assets.jobs.job_step import JobStep
 from lake_assets.jobs.step_parameters import StepParameters
 from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId

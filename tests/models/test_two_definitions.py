@@ -11,8 +11,8 @@ from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId, thresholds
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.model_runs import SqlModelStep
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.models.steps.sql_model_step import SqlModelStep
 from lake_assets.tables.writing import branch_writer
 from tests.support.model_world import World
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lake_assets import Lake
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import all_rows
+from lake_assets.final.final_step import all_rows
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.verification import verify
 from tests.support.debezium import BIGINT, TEXT, Event, Table

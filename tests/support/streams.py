@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from lake_assets import Lake, Pipeline
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.final_tables import FinalStep
+from lake_assets.final.final_step import FinalStep
 from lake_assets.pipeline import PipelineConfig, SnapshotPins
 from lake_assets.tables.outcome import Outcome
 from tests.support.debezium import Event, to_lines, write_lines

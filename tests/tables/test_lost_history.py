@@ -21,7 +21,7 @@ from lake_assets.ingest.staging.due_records import pending_of as pending_of_stag
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.model_runs import SqlModelStep
+from lake_assets.models.steps.sql_model_step import SqlModelStep
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window, head_of, window_of
 from lake_assets.tables.specs import BatchSize

@@ -22,7 +22,7 @@ import pyarrow.csv as pa_csv
 
 from lake_assets.errors import MalformedRecordError, TruncatedInputError
 from lake_assets.formats.files.csv_long_rows import RowFilter
-from lake_assets.formats.files.file_streams import (
+from lake_assets.formats.files.limited_files import (
     DEFAULT_LIMITS,
     KEPT,
     Limits,

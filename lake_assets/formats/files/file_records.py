@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lake_assets.formats.files.csv_files import csv_records
-from lake_assets.formats.files.file_streams import Limits, Record, is_compressed
+from lake_assets.formats.files.limited_files import Limits, Record, is_compressed
 from lake_assets.formats.files.parquet_files import parquet_records
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from lake_assets.errors import InputTooLargeError, MalformedRecordError, UnsupportedEventError
-from lake_assets.formats.files.file_streams import (
+from lake_assets.formats.files.limited_files import (
     DEFAULT_LIMITS,
     NO_VALUE,
     Limits,

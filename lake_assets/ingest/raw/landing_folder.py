@@ -15,7 +15,7 @@ import orjson
 
 from lake_assets.errors import InputError, LandingFolderError, MalformedRecordError, TruncatedInputError
 from lake_assets.formats.files.file_records import reader_of
-from lake_assets.formats.files.file_streams import (
+from lake_assets.formats.files.limited_files import (
     KEPT,
     NOT_UTF8,
     Limits,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from lake_assets.formats.event_model import Keyed
-from lake_assets.formats.files.file_streams import Record
+from lake_assets.formats.files.limited_files import Record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.record_sources import Batch
 from lake_assets.ingest.raw.source_snapshots import TableSnapshots

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import InputError
-from lake_assets.formats.files.file_streams import Limits, Record
+from lake_assets.formats.files.limited_files import Limits, Record
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import as_record, name_of, records_of

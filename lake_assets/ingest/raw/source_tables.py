@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from lake_assets.capture import EMPTY, Point, capture
 from lake_assets.capture.windows import resolve
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.formats.files.file_streams import Record
+from lake_assets.formats.files.limited_files import Record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing_folder import as_record
 from lake_assets.ingest.raw.record_sources import Batch

@@ -10,7 +10,7 @@ from lake_assets.errors import InputError
 from lake_assets.formats import EventFormat, SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.event_model import MANY, Boundary, Keyed, SnapshotRow
-from lake_assets.formats.files.file_streams import KEPT_IN_PART
+from lake_assets.formats.files.limited_files import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, schema_key
 from lake_assets.formats.registry import read_record
 from lake_assets.ingest.ingest_specs import RawSpec

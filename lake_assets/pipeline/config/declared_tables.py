@@ -14,7 +14,7 @@ from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
-from lake_assets.formats.files.file_streams import Limits
+from lake_assets.formats.files.limited_files import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import spelled

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ByteSize, Field, field_validator
 
-from lake_assets.formats.files.file_streams import Limits
+from lake_assets.formats.files.limited_files import Limits
 from lake_assets.lake.paths import LocalPath
 from lake_assets.models.model_spec import Span
 from lake_assets.models.python.python_model import WriteMode
