@@ -11,7 +11,7 @@ from lake_assets.errors import AuditFailedError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.jobs.job_spec import with_context
 from lake_assets.lake import LakeConfig, TableId
-from lake_assets.orchestration import asset_metadata, dagster_partitions, freshness
+from lake_assets.orchestration import asset_metadata, dagster_partitions, freshness, partition_marks
 from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
 from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
@@ -82,7 +82,7 @@ def table_asset(
                 elif partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
                     outcome = _combined(outcome, redo_partitions(lake, spec, partitions))
-                marks = dagster_partitions.mark(context, lake, spec, outcome, partitions, since)
+                marks = partition_marks.mark(context, lake, spec, outcome, partitions, since)
                 _log(context, outcome)
                 # This reads the lake and may fail too. The retry then has nothing left to absorb.
                 materialization = result(lake, spec, outcome, marks, is_partitioned=bool(partitions))

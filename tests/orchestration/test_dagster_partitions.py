@@ -14,8 +14,8 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.orchestration import dagster_partitions
-from lake_assets.orchestration.dagster_partitions import mark_progress
+from lake_assets.orchestration import partition_marks
+from lake_assets.orchestration.partition_marks import mark_progress
 from lake_assets.pipeline.verification import verify
 from tests.support.dagster_harness import selected
 from tests.support.partitioned_orders import BERLIN, MODELS, Days
@@ -181,7 +181,7 @@ def test_the_next_run_marks_what_a_killed_run_did_not(
     days = Days(lake, instance, 3, models=[])
     days.land(30)
     with monkeypatch.context() as patch:
-        patch.setattr(dagster_partitions, "_progress_json", killed)
+        patch.setattr(partition_marks, "_progress_json", killed)
         assert not days.harness.run(days.harness.request()).success
     whole = days.changed("final.orders", Counter(), days.rows("final.orders"))
     assert mark_progress(instance, TableId.parse("final.orders")) is None

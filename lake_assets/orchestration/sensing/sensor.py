@@ -16,8 +16,9 @@ from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_names import pool, valid_name
-from lake_assets.orchestration.dagster_partitions import has_unmarked, step_key
+from lake_assets.orchestration.dagster_partitions import step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
+from lake_assets.orchestration.partition_marks import has_unmarked
 from lake_assets.orchestration.runs import run_history
 from lake_assets.orchestration.runs.instance_settings import UNMONITORED, config_warnings
 from lake_assets.orchestration.runs.run_retries import Decision, Work, decide, fingerprint
