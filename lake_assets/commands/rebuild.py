@@ -12,7 +12,7 @@ from lake_assets.commands.printing import console, outcome_json, print_json
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.pipeline.table_rebuild import ROWS_AFTER, ROWS_BEFORE
+from lake_assets.pipeline.redo_table import ROWS_AFTER, ROWS_BEFORE
 from lake_assets.tables.outcome import Outcome
 
 

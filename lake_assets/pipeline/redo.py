@@ -12,10 +12,10 @@ from pathlib import Path
 
 from lake_assets.lake import LakeBase
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.pipeline.recompute import recompute
+from lake_assets.pipeline.redo_rows import recompute
+from lake_assets.pipeline.redo_table import rebuild
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope, rows_of_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
-from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.writing.table_ddl import columns_of
 
@@ -38,7 +38,7 @@ def redo(
         file: the file of the pipeline, for the note of a failure; for everything.
 
     Raises:
-        LakeError: see `table_rebuild.rebuild` and `recompute.recompute`.
+        LakeError: see `redo_table.rebuild` and `redo_rows.recompute`.
     """
     if scope == EVERYTHING:
         return rebuild(lake, spec, pins, file=file)
