@@ -17,13 +17,11 @@ from lake_assets import Lake
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
 from lake_assets.ingest.raw_tables import ensure_raw
-from lake_assets.lake import TableId
 from lake_assets.orchestration._compat import EngineEventData, serializable_error_info_from_exc_info
 from lake_assets.pipeline.config.stream_contents import StreamContents
-from tests.orchestration.conftest import Harness
-from tests.orchestration.test_sensor import feed, landing
+from tests.support.dagster_harness import Harness
+from tests.support.dagster_shop import RAW, feed, landing
 
-RAW = TableId(("raw",), "shop_events")
 CODE = """
 import dagster as dg
 from lake_assets import Lake, LakeConfig, Pipeline
