@@ -20,10 +20,11 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
+from lake_assets.formats import debezium_wrapping
 from lake_assets.formats.debezium_control import MESSAGE, control_kind
 from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_mixed_forms import divided
-from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
+from lake_assets.formats.debezium_plans import plan_inferred, plan_with_schema
 from lake_assets.formats.debezium_tombstones import plan_tombstone
 from lake_assets.formats.event_model import EventPlan, Hints, Keyed, Planned, Seen, SnapshotRow, SourceTable
 from lake_assets.formats.format_base import EventFormat, named
@@ -99,7 +100,7 @@ class Debezium(EventFormat):
         parts = (record.get("key"), record["value"]) if _is_wrapped(record) else (record,)
         if not any(isinstance(part, str) or isinstance(_payload(part), str) for part in parts):
             return None
-        plain = without_nested_text(text, FIELDS_OF_RECORD)
+        plain = without_nested_text(text, debezium_wrapping.FIELDS)
         return plain if plain != text else None
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
@@ -184,7 +185,7 @@ def _source_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_wrapped(record: Any) -> bool:
-    return isinstance(record, dict) and "value" in record and set(record) <= FIELDS_OF_RECORD
+    return isinstance(record, dict) and debezium_wrapping.is_wrapped(record.keys())
 
 
 def _value_and_topic(record: Any) -> tuple[Any, str]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD
+from lake_assets.formats.debezium_wrapping import FIELDS as FIELDS_OF_RECORD
+from lake_assets.formats.debezium_wrapping import IS_WRAPPED
 from lake_assets.formats.log_positions import FIELDS
 from lake_assets.formats.types.inferred_types import VOID, Inferred
-from lake_assets.lake.names import literal
 
 _ENVELOPE = {"before", "after", "source", "op", "ts_ms", "ts_us", "ts_ns", "transaction"}
 _ADDED = ("__op", "__deleted")
@@ -33,23 +33,16 @@ def divided(record: Inferred, columns: Collection[str]) -> list[tuple[Inferred, 
     forms: list[tuple[Inferred, str]] = []
     for inferred, condition in _forms_of_value(value.fields, "$.value", columns):
         others = {n: i for n, i in record.fields.items() if n in FIELDS_OF_RECORD}
-        forms.append((Inferred("OBJECT", fields={**others, "value": inferred}), f"{_IS_WRAPPED} AND {condition}"))
+        forms.append((Inferred("OBJECT", fields={**others, "value": inferred}), f"{IS_WRAPPED} AND {condition}"))
     shared = FIELDS_OF_RECORD - set(columns) if forms else set[str]()
     of_value = {n: i for n, i in record.fields.items() if n not in shared}
     for inferred, condition in _forms_of_value(of_value, "$", columns):
-        forms.append((inferred, f"NOT {_IS_WRAPPED} AND {condition}"))
+        forms.append((inferred, f"NOT {IS_WRAPPED} AND {condition}"))
     if len(forms) < 2:
         return []
     # Whatever tells no form is read as the first one, which rejects it.
     rest = " OR ".join(f"({condition})" for _, condition in forms[1:])
     return [(forms[0][0], f"NOT coalesce({rest}, false)"), *forms[1:]]
-
-
-_NAMES = "map_keys(try_variant_get(v, '$', 'MAP<STRING, VARIANT>'))"
-_IS_WRAPPED = (
-    f"coalesce(array_contains({_NAMES}, 'value') AND "
-    f"size(array_except({_NAMES}, array({', '.join(map(literal, sorted(FIELDS_OF_RECORD)))}))) = 0, false)"
-)
 
 
 def _forms_of_value(fields: Mapping[str, Inferred], path: str, columns: Collection[str]) -> list[tuple[Inferred, str]]:

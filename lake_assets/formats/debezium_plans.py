@@ -19,6 +19,7 @@ from lake_assets.formats.debezium_layouts import (
     is_added,
     order_fields,
 )
+from lake_assets.formats.debezium_wrapping import is_wrapped
 from lake_assets.formats.event_model import NO_OLD_ROW, UPDATE, EventColumn, EventPlan, Hints
 from lake_assets.formats.types.connect_types import read_as_text, read_declared, read_value
 from lake_assets.formats.types.inferred_types import VOID, Inferred, exact, hides_digits, read_fields, united, unmarked
@@ -33,7 +34,6 @@ _NO_ORDER = (
     "`source.file,source.pos` for MySQL and MariaDB, `source.commit_lsn,source.change_lsn` for SQL Server "
     "and Db2, `source.commit_scn,source.scn` for Oracle), or declare"
 )
-FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
 
 
 def plan_with_schema(
@@ -91,7 +91,7 @@ def source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
 
 def plan_inferred(record: Inferred, hints: Hints) -> EventPlan:
     """Return the plan for records of one form without schemas; `record` is their common type."""
-    wrapped = "value" in record.fields and set(record.fields) <= FIELDS_OF_RECORD
+    wrapped = is_wrapped(record.fields)
     value = record.fields["value"] if wrapped else record
     fields = value.fields
     enveloped = "op" in fields and fields.get("source", VOID).kind == "OBJECT"
