@@ -10,7 +10,7 @@ from lake_assets.final.target import Target
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.tables.schema_changes import Change, evolve
-from lake_assets.tables.writing.publication import loaded_again
+from lake_assets.tables.writing.publication import check_unchanged, loaded_again
 from lake_assets.tables.writing.table_ddl import alter, columns_of, create, finish_renames, replace_table, sort_files
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
 
@@ -32,6 +32,9 @@ def prepare_table(target: Target, before: Table | None) -> tuple[list[Change], T
         create(lake, spec.table, expected, pipeline=spec.pipeline, key=target.key, properties=properties,
                partitioned_by=spec.partitioned_by)  # fmt: skip
         sort_files(lake, spec.table, spec.sort_by)
+    else:
+        # Columns of another declaration, by which another run has replaced the table, are none of this step's.
+        check_unchanged(spec.table, before, lake.table(spec.table))
     finish_renames(lake, spec.table)
     changes = evolve(str(spec.table), columns_of(lake, spec.table), expected, spec.rename)
     for change in (c for c in changes if c.kind != "replace"):

@@ -20,7 +20,7 @@ from lake_assets.ingest.staging.due_records import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
-from lake_assets.tables.writing.publication import loaded_again
+from lake_assets.tables.writing.publication import check_unchanged, loaded_again
 from lake_assets.tables.writing.table_ddl import (
     alter,
     columns_of,
@@ -90,8 +90,10 @@ def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataF
         create(lake, spec.table, columns, pipeline=spec.pipeline, key=key,
                properties={SOURCE_TABLE_PROPERTY: str(spec.source_table), **settings, **spec.properties},
                partitioned_by=PARTITIONED_BY)  # fmt: skip
-    elif not key:
-        _check_keyless(spec, rows, key_in(before))
+    else:
+        check_unchanged(spec.table, before, lake.table(spec.table))
+        if not key:
+            _check_keyless(spec, rows, key_in(before))
     if key and (before is None or not key_in(before)):
         # The first events with a key: tables downstream are rebuilt with it.
         sort_files(lake, spec.table, key)

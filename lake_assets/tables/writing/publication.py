@@ -18,6 +18,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
+from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError
@@ -106,10 +107,25 @@ def on_branch(
             branched = _branched_beside_spark(lake, table, before, branch)
         else:
             branched = _branched_by_spark(lake, table, before, branch)
-        with branched:
+        with branched, _lost_if_changed(lake, table, before):
             yield branch
             if gate:
                 gate.audit_branch(ref, before)
+
+
+@contextlib.contextmanager
+def _lost_if_changed(lake: LakeBase, table: TableId, before: Table) -> Generator[None]:
+    """Turn an unnamed error into a lost race, if another writer has changed the table: Spark's messages are of columns
+    that are no longer there, and the like."""
+    try:
+        yield
+    except LakeError:
+        raise
+    except Exception as e:
+        now = lake.find(table)
+        if why := TableState.of(before).changed(TableState.of(now)) if now is not None else "it was dropped":
+            raise lost(table, why) from e
+        raise
 
 
 def check_unchanged(table: TableId, before: Table, now: Table) -> None:
