@@ -46,7 +46,7 @@ from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import routed
 from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
 from lake_assets.tables.table_step import REQUESTED, EmptySources, Pins, TableStep, tables_of
-from lake_assets.tables.writing.publication import loaded_again
+from lake_assets.tables.writing.publication import check_unchanged, loaded_again
 from lake_assets.tables.writing.table_ddl import key_in, key_set_of
 from lake_assets.tables.writing.table_writer import TableWriter
 
@@ -226,6 +226,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
 
 def _renamed(lake: LakeBase, spec: StagingSpec, table: Table, began: float) -> Outcome:
     """Give columns their declared names, without new records."""
+    check_unchanged(spec.table, table, lake.table(spec.table))
     changes = rename_columns(lake, spec)
     # The commit makes tables downstream follow; they read the columns that the snapshot has.
     _commit_nothing(lake, spec.table, table)
