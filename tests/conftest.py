@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,43 @@ from tests.support.lakes import lake_on, set_for_little_data, small_lake
 os.environ["COLUMNS"] = "150"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Of the variants of a long test one in so many is run, every day the next one; 1: all of them.
+VARIANTS = int(os.environ.get("VARIANTS", "1"))
+TODAY = int(os.environ.get("DAY", datetime.now(UTC).toordinal()))
+
+
+def pytest_report_header() -> str | None:
+    return (
+        f"long tests: every {VARIANTS}th of a test's variants, DAY={TODAY} (VARIANTS=1: all)" if VARIANTS > 1 else None
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whatever asks for a Spark session is marked as such; the longest come first, so that no process is left alone
     with one at the end."""
     for item in items:
         if {"lake", "spark_lake"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
     items.sort(key=lambda item: item.get_closest_marker("system") is None)
+    _leave_out_variants(config, items)
+
+
+def _leave_out_variants(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep today's variants of the long tests; of each test at least one."""
+    variants: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("long"):
+            variants[item.nodeid.partition("[")[0]].append(item)
+    others = {
+        item
+        for same in variants.values()
+        for n, item in enumerate(same)
+        if n % min(VARIANTS, len(same)) != TODAY % min(VARIANTS, len(same))
+    }
+    if others:
+        config.hook.pytest_deselected(items=list(others))
+        items[:] = [item for item in items if item not in others]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,7 +22,7 @@ from tests.support.pipeline_files import write_pipeline
 from tests.support.processes import SMALL_SPARK, python, started
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
-KILLS = int(os.environ.get("KILLS", "30"))
+KILLS = int(os.environ.get("KILLS", "10"))
 # About as long as a run takes.
 LONGEST_SECONDS = 12.0
 
