@@ -93,6 +93,9 @@ def show(explanation: Explanation) -> None:
     table.add_row("sources", escape(", ".join(explanation.sources)))
     now = f"[green]{explanation.now}[/]: {escape(explanation.now_why)}" if explanation.now else "nothing is pending"
     table.add_row("now", now)
+    if explanation.stages:
+        lines = (f"{n}. {stage.what}" for n, stage in enumerate(explanation.stages, 1))
+        table.add_row("stages", escape("\n".join(lines)))
     if explanation.estimate:
         table.add_row("estimate", escape(str(explanation.estimate)))
     for window in explanation.windows:

@@ -6,20 +6,19 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lake_assets.capture import capture
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import describe, maintained
 from lake_assets.models.operators.query_tree import Node, Project, Scan, Tree, definitions, refs
-from lake_assets.models.sql.model_plan import Choice, ModelPlan
+from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate
+from lake_assets.models.steps.model_step import DueModel
 from lake_assets.models.steps.planned_models import planned
 from lake_assets.models.steps.recomputed_ranges import tables_without_column
-from lake_assets.models.steps.sql_model_step import SqlModelStep, choice
+from lake_assets.models.steps.sql_model_step import SqlModelStep
+from lake_assets.models.steps.stages import Stage, stages
 from lake_assets.tables.outcome import Absorbed
 from lake_assets.tables.pending_windows import continues
-
-OTHER_QUERY = "the table was built by another query"
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class Explanation:
         estimate: estimated cost of the pending changes; None if nothing is pending, or the table is rebuilt anyway.
         operators: the query's operators; None if the query can only be computed as a whole.
         lineage: the source columns of each column of the result.
+        stages: what a step over all pending changes would do, in this order; empty if nothing is pending.
     """
 
     table: str
@@ -59,6 +59,7 @@ class Explanation:
     operators: Operator | None
     lineage: Mapping[str, tuple[str, ...]]
     warnings: tuple[str, ...] = field(default=())
+    stages: tuple[Stage, ...] = ()
 
 
 def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
@@ -72,32 +73,27 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
     target = lake.find(spec.table)
     model, step = planned(spec, tables), SqlModelStep(spec)
     windows = step.windows_of(target, tables)
-    open_ = {s: w for s, w in windows.items() if not w.is_absorbed}
-    now, expected, absorbed = Choice("full", "first run"), None, ()
-    state = "new"
-    if target is not None and not step.is_same_definition(target):
-        state, now = "changed", Choice("full", OTHER_QUERY)
-        if spec.on_query_change == "stop":
-            now = Choice("stop", f"{OTHER_QUERY}, and the model declares `on_query_change: stop`")
-    elif target is not None and (lost := [w.lost.why for w in windows.values() if w.lost]):
-        state, now = "pending", Choice("full", "; ".join(lost))
-    elif target is not None and continues(windows.values()) and not open_:
-        state, now = "current", Choice("", "")
-    elif target is not None and continues(windows.values()):
-        with contextlib.ExitStack() as scope:
-            captures = {s: scope.enter_context(capture(lake, s, w.start, w.end)) for s, w in open_.items()}
-            absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
-            expected = step.expected(model, target, tables, windows, captures)
-            now = choice(model, expected, captures) or Choice("none", "no row of its sources changed")
-        state = "pending"
+    is_same = step.is_same_definition(target)
+    due = DueModel(target, tables, windows, is_same and continues(windows.values()), rebuild="")
+    with contextlib.ExitStack() as scope:
+        captures = step.captures(lake, due, model, scope) if due.begun else {}
+        absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
+        expected = step.expected(model, due, captures)
+        decided = stages(step, due, model, expected, captures)
+    if target is not None and not is_same:
+        state = "changed"
+    else:
+        state = "current" if not decided else "pending" if due.begun or due.lost else "new"
+    now = next((s for s in decided if s.strategy), None)
     why = model.why
     if spec.span and model.tree and (untraceable := tables_without_column(model.tree, spec.span.column)):
         why += f"; a change of {', '.join(map(str, untraceable))} recomputes everything: it has no such column"
     return Explanation(
-        str(spec.table), model.strategy, why, model.key, model.key_why, state, *now,
-        tuple(map(str, spec.sources)), absorbed, expected,
+        str(spec.table), model.strategy, why, model.key, model.key_why, state,
+        now.strategy if now else "", now.why if now else "", tuple(map(str, spec.sources)), absorbed,
+        expected if absorbed else None,
         _operator(model.tree.root, model) if model.tree else None,
-        lineage(model.tree) if model.tree else {}, model.warnings,
+        lineage(model.tree) if model.tree else {}, model.warnings, decided,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import sqlglot
 from sqlglot import exp
@@ -36,13 +36,6 @@ from lake_assets.models.sql.time_windows import time_windows_called
 from lake_assets.models.sql.using_joins import using_as_on
 
 Strategy = Literal["retract", "keys", "ranges", "full"]
-
-
-class Choice(NamedTuple):
-    """A strategy, and the reason for it, for people."""
-
-    strategy: str
-    why: str
 
 
 @dataclass(frozen=True)

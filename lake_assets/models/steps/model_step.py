@@ -65,6 +65,11 @@ class DueModel(StepTables):
         return "; ".join(w.lost.why for w in self.windows.values() if w.lost)
 
     @property
+    def is_absorbed(self) -> bool:
+        """Whether nothing is pending."""
+        return self.begun and all(w.is_absorbed for w in self.windows.values())
+
+    @property
     def marks(self) -> Watermarks:
         """The watermarks of the step's commit."""
         heads = {s: w.head for s, w in self.windows.items()}
@@ -203,12 +208,12 @@ class ModelStep(TableStep[M, SnapshotPins]):
         if isinstance(found, Outcome):
             return found
         windows, begun = self.next_of(lake, found.table, found.sources, pins, rebuild=bool(rebuild))
-        if begun and all(w.is_absorbed for w in windows.values()):
+        due = DueModel(found.table, found.sources, windows, begun, rebuild)
+        if due.is_absorbed:
             why = renamed_text({str(s): (found.sources[s], w.start) for s, w in windows.items()})
             if why:
                 self.check_unchanged(found.sources)
             return Outcome(str(self.spec.table), "nothing", why=why)
-        due = DueModel(found.table, found.sources, windows, begun, rebuild)
         self.check_due(due)
         return due
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -22,24 +22,23 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import DefinitionChangedError, HistoryError, ModelError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
-from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.kept_frames import Frames, types_of
-from lake_assets.models.operators.maintenance import reason_all_rows_change
-from lake_assets.models.sql.model_plan import Choice, ModelPlan
+from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.incremental import incremental, plan_with_types
 from lake_assets.models.steps.model_context import ModelContext, NotAcceptedError
-from lake_assets.models.steps.model_sources import Sources, schema_at
+from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
 from lake_assets.models.steps.planned_models import needed_columns, planned
 from lake_assets.models.steps.recomputed_ranges import absorb_ranges
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.models.steps.stages import OTHER_COLUMNS, is_stopped, stages
 from lake_assets.models.steps.stored_result import full, full_by_differences, make_table
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, known_marks
+from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
 
 log = logging.getLogger(__name__)
@@ -76,8 +75,8 @@ class SqlModelStep(ModelStep[ModelSpec]):
 
     def check_due(self, due: DueModel) -> None:
         """Raise DefinitionChangedError if the query has changed, and the model is declared to stop."""
-        name, stops = self.spec.table, self.spec.on_query_change == "stop" and not due.rebuild
-        if stops and due.table is not None and not self.is_same_definition(due.table) and known_marks(due.table):
+        name = self.spec.table
+        if is_stopped(self, due):
             raise DefinitionChangedError(
                 f"{name} was built by another query, or with other partitions, and the model declares "
                 f"`on_query_change: stop`. Restore them, or run `lake-assets rebuild {name}` to compute the table "
@@ -99,63 +98,44 @@ class SqlModelStep(ModelStep[ModelSpec]):
     ) -> ComputedModel:
         """Compute the touched rows of the result, or all of them."""
         spec, plan = self.spec, planned(self.spec, due.sources)
-        gate = Gate(lake, spec.table, spec.audits, plan.key)
-        captures = {
-            s: scope.enter_context(_captured(lake, plan, w, begun=due.begun))
-            for s, w in due.windows.items()
-            if not (due.begun and w.is_absorbed)
-        }
+        captures = self.captures(lake, due, plan, scope)
         if due.rebuild:
             for captured in captures.values():
                 captured.check_files()
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
+        expected = self.expected(plan, due, captures, pins.changes.readers_of)
         frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
         sources = Sources(lake, due.sources, due.windows, captures, frames, needed, spec.table, pins.changes)
-        expected = self.expected(plan, due.table, due.sources, due.windows, captures, pins.changes.readers_of)
+        gate = Gate(lake, spec.table, spec.audits, plan.key)
         ctx = ModelContext(lake, spec, plan, sources, frames, due.table, due.marks, began, expected, gate)
-        if spec.audits:
-            gate.check(types_of(ctx.query))
-        result = _create_or_rebuild(ctx, due, needed) or _absorb(ctx)
+        # The first stage with a result has committed, and ends the step.
+        results = (_RUN[s.name](ctx, s.why) for s in stages(self, due, plan, expected, captures))
+        result = next(filter(None, results))
         log.info("%s: %s: %s (%s)", spec.table, result.strategy, result.why, expected)
         details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
         if plan.warnings:
             details["warning"] = "; ".join(plan.warnings)
         return ComputedModel(result, absorbed, gate, details)
 
+    def captures(
+        self, lake: LakeBase, due: DueModel, plan: ModelPlan, scope: contextlib.ExitStack
+    ) -> dict[TableId, Capture]:
+        """Capture the pending changes of the sources, or all of their rows."""
+        pending = {s: w for s, w in due.windows.items() if not (due.begun and w.is_absorbed)}
+        return {s: scope.enter_context(_captured(lake, plan, w, begun=due.begun)) for s, w in pending.items()}
+
     def expected(
         self,
         plan: ModelPlan,
-        table: Table | None,
-        sources: Mapping[TableId, Table],
-        windows: Mapping[TableId, Window],
+        due: DueModel,
         captures: Mapping[TableId, Capture],
         readers: Callable[[TableId], int] = lambda _: 1,
     ) -> Estimate:
         """Return the estimated cost of some captured windows; see `estimate`."""
         return estimate(
-            plan.strategy, windows, sources, captures, past_costs(table), self.spec.full_above,
-            readers=readers, target=table, operators=plan.operators, is_read=self.spec.is_read,
+            plan.strategy, due.windows, due.sources, captures, past_costs(due.table), self.spec.full_above,
+            readers=readers, target=due.table, operators=plan.operators, is_read=self.spec.is_read,
         )  # fmt: skip
-
-
-def _create_or_rebuild(
-    ctx: ModelContext, due: DueModel, needed: Mapping[TableId, Collection[str]]
-) -> StepResult | None:
-    """Create or rebuild the table; return None if its query and columns are unchanged."""
-    # The types of the result follow from the query and its sources' schemas.
-    is_schema_kept = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.sources.items())
-    is_schema_kept = is_schema_kept and _has_own_columns(due.table)
-    replaced = [] if is_schema_kept or not due.begun else _replaced_columns(due.sources, due.windows, needed)
-    if due.begun and not replaced and (is_schema_kept or not ctx.columns_differ()):
-        return None
-    make_table(ctx)
-    if due.table is not None and (due.rebuild or due.lost):
-        return StepResult("rebuild", due.rebuild or due.lost)
-    if replaced:
-        return StepResult("full", f"the name {', '.join(replaced)} now belongs to another column")
-    if due.table is None:
-        return StepResult("full", "first run")
-    return StepResult("full", "the query, its sources or the columns of its table changed")
 
 
 def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) -> Capture:
@@ -168,19 +148,16 @@ def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) 
     return capture(lake, window.source, None, window.end)
 
 
-def _absorb(ctx: ModelContext) -> StepResult:
-    """Absorb the captured windows."""
-    chosen = choice(ctx.plan, ctx.expected, ctx.sources.captures)
-    if chosen is None:
-        return ctx.nothing("nothing changed in the sources' rows")
-    why = chosen.why
-    if chosen.strategy == "full":
-        if ctx.expected.overwrites or not (ctx.expected.has_few_rows or ctx.expected.is_small):
-            return full(ctx, why)
-        return _or_in_full(ctx, lambda: full_by_differences(ctx, why), "Spark did not compare the stored rows")
+def _created(ctx: ModelContext, strategy: str, why: str) -> StepResult:
+    make_table(ctx)
+    return StepResult(strategy, why)
+
+
+def _absorb(ctx: ModelContext, why: str) -> StepResult:
+    """Absorb the captured changes by the plan's strategy."""
     try:
         plan, mixed_types = plan_with_types(ctx)
-        if chosen.strategy == "ranges":
+        if plan.strategy == "ranges":
             assert plan.tree is not None
             return absorb_ranges(ctx, plan.tree, why)
         if mixed_types:
@@ -208,49 +185,18 @@ def _or_in_full(ctx: ModelContext, step: Callable[[], StepResult], failed: str) 
         return full(ctx, f"{failed}: {message}")
 
 
-def _is_schema_kept(table: Table, snapshot: int | None) -> bool:
-    """Whether a source still has its schema of a snapshot."""
-    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
-    return entry is not None and entry.schema_id == table.metadata.current_schema_id
-
-
-def _has_own_columns(target: Table | None) -> bool:
-    """Whether nobody has changed a table's columns since its last step."""
-    stored = find_property(target, PROPERTY) if target else None
-    if target is None or stored is None:
-        return True
-    return stored[1].schema_id in (None, target.metadata.current_schema_id)
-
-
-def _replaced_columns(
-    tables: Mapping[TableId, Table], windows: Mapping[TableId, Window], needed: Mapping[TableId, Collection[str]]
-) -> list[str]:
-    """Return the query's columns whose names belonged to other columns at the last step (dropped and added again, or
-    swapped).
-
-    Changes are read with the current columns, but the stored result was computed from the former ones.
-    """
-    replaced: list[str] = []
-    for name, table in tables.items():
-        old_ids = {f.name: f.field_id for f in schema_at(table, windows[name].start).fields}
-        new_ids = {f.name: f.field_id for f in table.schema().fields}
-        columns = sorted(needed.get(name, new_ids))
-        replaced += [f"{name}.{c}" for c in columns if c in old_ids and old_ids[c] != new_ids.get(c)]
-    return replaced
-
-
-def choice(plan: ModelPlan, expected: Estimate, captures: Mapping[TableId, Capture]) -> Choice | None:
-    """Return how captured changes are absorbed, and the reason; None if no row changed."""
-    changed = {t for t, c in captures.items() if not c.is_empty}
-    if not changed:
-        return None
-    if plan.tree is None or plan.strategy == "full":
-        return Choice("full", plan.why)
-    if expected.is_small:
-        return Choice("full", str(expected))
-    if expected.prefers_full and (expected.exact or expected.limit == 0):
-        return Choice("full", f"computing everything is estimated to be cheaper: {expected}")
-    reason = "" if expected.exact else expected.reason_not_to_compare
-    if not reason and plan.strategy != "ranges":
-        reason = reason_all_rows_change(plan.tree.root, changed)
-    return Choice("full", reason) if reason else Choice(plan.strategy, plan.why)
+# What the stages do, given their reasons. Spark reads within the queries of later stages; rows are published by the
+# commit that writes them, and watermarks alone by `publish`. `check_due` raises the error of `stop`.
+_RUN: dict[str, Callable[[ModelContext, str], StepResult | None]] = {
+    "audits": lambda ctx, _: ctx.gate.check(types_of(ctx.query)),
+    "columns": lambda ctx, _: _created(ctx, "full", OTHER_COLUMNS) if ctx.columns_differ() else None,
+    "read": lambda *_: None,
+    "create": lambda ctx, why: _created(ctx, "full", why),
+    "rebuild": lambda ctx, why: _created(ctx, "rebuild", why),
+    "overwrite": full,
+    "differences": lambda ctx, why: _or_in_full(
+        ctx, lambda: full_by_differences(ctx, why), "Spark did not compare the stored rows"
+    ),
+    "changes": _absorb,
+    "publish": ModelContext.nothing,
+}
