@@ -41,6 +41,7 @@ from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, known_marks
 from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.writing.publication import Commit
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class SqlModelStep(ModelStep[ModelSpec]):
     ) -> ComputedModel:
         """Compute the touched rows of the result, or all of them."""
         spec, plan = self.spec, planned(self.spec, due.sources)
-        gate = Gate(lake, spec.table, spec.audits, plan.key)
+        commit = Commit(lake, spec.table, due.table, due.marks, Gate(lake, spec.table, spec.audits, plan.key))
         captures = {
             s: scope.enter_context(_captured(lake, plan, w, begun=due.begun))
             for s, w in due.windows.items()
@@ -112,15 +113,15 @@ class SqlModelStep(ModelStep[ModelSpec]):
         frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
         sources = Sources(lake, due.sources, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = self.expected(plan, due.table, due.sources, due.windows, captures, pins.changes.readers_of)
-        ctx = ModelContext(lake, spec, plan, sources, frames, due.table, due.marks, began, expected, gate)
+        ctx = ModelContext(commit, spec, plan, sources, frames, began, expected)
         if spec.audits:
-            gate.check(types_of(ctx.query))
+            commit.check_audits(types_of(ctx.query))
         result = _create_or_rebuild(ctx, due, needed) or _absorb(ctx)
         log.info("%s: %s: %s (%s)", spec.table, result.strategy, result.why, expected)
         details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
         if plan.warnings:
             details["warning"] = "; ".join(plan.warnings)
-        return ComputedModel(result, absorbed, gate, details)
+        return ComputedModel(result, absorbed, commit, details)
 
     def expected(
         self,
