@@ -26,7 +26,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.lake import SparkConfig, TableId
-from lake_assets.lake.metadata.watermark import Watermark
+from lake_assets.lake.metadata.watermark import Watermark, to_properties
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.writing.publication import committing
 from lake_assets.tables.writing.table_ddl import create
@@ -66,7 +66,7 @@ class Table:
         head = lake.table(self.spec.staging).metadata
         mark = Watermark(str(head.table_uuid), head.current_snapshot_id, (f"{self.position:020}", self.position), 0)
         files = max(1, rows // 1_500_000)
-        with committing(spark, self.spec.table, {str(self.spec.staging): mark}):
+        with committing(spark, self.spec.table, to_properties({str(self.spec.staging): mark})):
             source_rows = f"SELECT /*+ REPARTITION({files}, h) */ *, xxhash64(id) AS h FROM range({rows})"
             spark.sql(f"INSERT INTO {self.final} SELECT {row('id', 'old')} FROM ({source_rows})")
 

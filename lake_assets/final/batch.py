@@ -67,7 +67,7 @@ class Batch:
         `by` are the columns of `keys`; empty: the table's key. `branch` is the SQL name of a branch to read instead
         of main.
         """
-        spark, name, key = self.target.lake.spark(), branch or self.writer.name, list(by or self.target.key)
+        spark, name, key = self.target.lake.spark(), branch or self.writer.commit.name, list(by or self.target.key)
         if self.target.is_new:
             return no_rows(spark, ", ".join(f"{quote(c)} {t}" for c, t in self.types.items()))
         if keys is None:
@@ -84,7 +84,7 @@ class Batch:
         """
         types, key = self.types, tuple(by or self.target.key)
         cast = rows.selectExpr(*(f"CAST({quote(k)} AS {types[k]}) AS {quote(k)}" for k in key))
-        return prune(cast, key, self.writer.before, at_most=at_most, types=types)
+        return prune(cast, key, self.writer.commit.base, at_most=at_most, types=types)
 
     def merge(self, rows: DataFrame, on: str, clauses: Sequence[str], pruning: Pruning | None) -> None:
         """MERGE `rows` as `s` into the table `t`, reading only the rows of `t` that `pruning` cannot rule out."""
@@ -115,7 +115,7 @@ class Batch:
     @property
     def _has_same_declaration(self) -> bool:
         """Whether the table was built with the current declaration, whatever staging has reread since."""
-        if (table := self.writer.before) is None:
+        if (table := self.writer.commit.base) is None:
             return False
         stored = json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
         return stored | {GENERATION: 0} == self.target.declared | {GENERATION: 0} and key_in(table) == self.target.key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from pyiceberg.table import Table
 
@@ -10,40 +11,40 @@ from lake_assets.final.target import Target
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.tables.schema_changes import Change, evolve
-from lake_assets.tables.writing.publication import check_unchanged, loaded_again
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import alter, columns_of, create, finish_renames, replace_table, sort_files
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
 
 
-def prepare_table(target: Target, before: Table | None) -> tuple[list[Change], Table | None]:
-    """Create the table, or evolve its columns with the staging table; `before` is the table as the step found it.
+def prepare_table(target: Target, commit: Commit) -> tuple[list[Change], Commit]:
+    """Create the table, or evolve its columns with the staging table.
 
     Returns:
-        The column changes, and the table with them; None if it is still to be made.
+        The column changes, and the commit to the table with them.
 
     Raises:
         ConcurrentWriteError: another run has changed or created it meanwhile.
     """
     lake, spec, expected = target.lake, target.spec, target.all_types
     if target.is_new:
-        return [], before
-    if before is None:
+        return [], commit
+    if commit.base is None:
         properties = {DECLARATION_PROPERTY: json.dumps(target.declared), **spec.properties}
         create(lake, spec.table, expected, pipeline=spec.pipeline, key=target.key, properties=properties,
                partitioned_by=spec.partitioned_by)  # fmt: skip
         sort_files(lake, spec.table, spec.sort_by)
     else:
         # Columns of another declaration, by which another run has replaced the table, are none of this step's.
-        check_unchanged(spec.table, before, lake.table(spec.table))
+        commit.check_unchanged()
     finish_renames(lake, spec.table)
     changes = evolve(str(spec.table), columns_of(lake, spec.table), expected, spec.rename)
     for change in (c for c in changes if c.kind != "replace"):
         alter(lake, spec.table, change)
-    now = loaded_again(lake, spec.table, before)
+    commit = commit.after_own_changes()
     if rewrites := [c for c in changes if c.kind == "replace"]:
-        _rewrite(target, rewrites, now)
-        now = lake.table(spec.table)
-    return changes, now
+        _rewrite(target, rewrites, commit.existing)
+        commit = replace(commit, base=lake.table(spec.table))
+    return changes, commit
 
 
 def columns_to_unite(target: Target) -> list[str]:
@@ -79,5 +80,5 @@ def _rewrite(target: Target, changes: list[Change], current: Table) -> None:
         for column, kind in columns_of(lake, table).items()
     )
     rows = lake.spark().sql(f"SELECT {', '.join(selected)} FROM {name} {version}")
-    replace_table(lake, table, rows, read_marks(current), {}, before=current, sort_by=spec.sort_by,
-                  partitioned_by=spec.partitioned_by)  # fmt: skip
+    commit = Commit(lake, table, current, read_marks(current))
+    replace_table(commit, rows, {}, sort_by=spec.sort_by, partitioned_by=spec.partitioned_by)

@@ -41,6 +41,7 @@ from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
 from lake_assets.tables.table_step import REQUESTED, EmptySources, Pins, StepTables, TableStep, tables_of
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_writer import TableWriter
 
@@ -62,8 +63,8 @@ class DueFinal(StepTables):
 
 
 @dataclass(frozen=True)
-class FinalCommit:
-    """The commit of a step.
+class FinalResult:
+    """What a step wrote.
 
     Attributes:
         batch: the window.
@@ -146,19 +147,16 @@ class FinalStep(TableStep[FinalSpec, Pins]):
             return self._absorb_or_rebuild(lake, done)
         why = f"{due.rebuild}: it is rebuilt in one commit" if due.rebuild else ""
         return published(
-            lake,
-            self.spec.table,
+            # Audits compare with the rows before the step, not with those whose columns it has converted.
+            replace(done.batch.writer.commit, base=due.table),
             (done.absorbed,),
             strategy="rebuild" if due.rebuild else done.strategy,
             why="; ".join(filter(None, (why, done.why))),
             began=began,
-            marks=done.batch.writer.marks or {},
-            former=due.table,
-            gate=target.gate,
             details=self._details(due, done),
         )
 
-    def compute(self, due: DueFinal, target: Target, scope: contextlib.ExitStack) -> FinalCommit | str:
+    def compute(self, due: DueFinal, target: Target, scope: contextlib.ExitStack) -> FinalResult | str:
         """Write the events of the window; or return the reason why the table has to be rebuilt instead.
 
         The events live until `scope` is closed.
@@ -177,9 +175,9 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         if stats.late or stats.partial_inserts or stats.truncated or target.mode == "scd2":
             # These steps also read histories and stored rows.
             scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
-        changes, table = prepare_table(target, due.table)
         marks = {**known_marks(due.table), str(spec.staging): _advanced(window.head, before, stats)}
-        writer = TableWriter(lake, spec.table, table, columns_of(lake, spec.table), marks, target.gate)
+        changes, commit = prepare_table(target, Commit(lake, spec.table, due.table, marks, target.gate))
+        writer = TableWriter(commit, columns_of(lake, spec.table))
         batch = Batch(target, events, stats, before, window.head, writer)
         if without_row:
             batch.details["deletes_without_row"] = without_row
@@ -188,9 +186,9 @@ class FinalStep(TableStep[FinalSpec, Pins]):
             strategy, why = "none", "the window has no events"
         else:
             strategy, why = _APPLY[target.mode](batch)
-        return FinalCommit(batch, Absorbed.of(str(spec.staging), captured), strategy, why, changes)
+        return FinalResult(batch, Absorbed.of(str(spec.staging), captured), strategy, why, changes)
 
-    def _details(self, due: DueFinal, done: FinalCommit) -> dict[str, object]:
+    def _details(self, due: DueFinal, done: FinalResult) -> dict[str, object]:
         """Return the details of the outcome, among them why the table is not exact."""
         target, stats, details = done.batch.target, done.batch.stats, done.batch.details
         without_row = details.get("deletes_without_row", 0)
@@ -238,7 +236,7 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     events = window_events(target, captured)[0].persist()
     scope.callback(events.unpersist)
     stats = stats_of(target, events, None)
-    writer = TableWriter(lake, spec.table, table, {}, None)  # the modes compute, and write nothing
+    writer = TableWriter(Commit(lake, spec.table, table))  # the modes compute, and write nothing
     rows = _ROWS[target.mode](Batch(target, events, stats, None, mark, writer))
     return target, rows.select(*cols(target.all_types))
 

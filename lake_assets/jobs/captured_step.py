@@ -202,7 +202,7 @@ class CapturedStep:
         """
         from lake_assets.tables.writing.publication import committing
 
-        return committing(spark, self.table, None, self.properties)
+        return committing(spark, self.table, self.properties)
 
     def runs_in(self, *processes: Sequence[float]) -> None:
         """Note that the job also runs in other processes, named by `runtime.processes.identity`.

@@ -14,6 +14,7 @@ from lake_assets.lake.metadata.watermark import Watermarks, to_properties
 from lake_assets.runtime.processes import is_gone
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.arrow_writes import write_arrow
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_writer import TableWriter
 
 _ATTEMPTS = 5
@@ -33,7 +34,7 @@ def move_watermark(lake: LakeBase, table: TableId, base: Watermarks, properties:
             raise ConcurrentWriteError(f"{table}: another writer moved its watermark during this step")
         try:
             if loaded.format_version >= 3:
-                TableWriter(lake, table, loaded, {}, None, properties=properties).nothing()
+                TableWriter(Commit(lake, table, loaded, properties=properties)).nothing()
             else:
                 write_arrow(table, loaded, loaded.schema().as_arrow().empty_table(), properties)
         except ConcurrentWriteError:

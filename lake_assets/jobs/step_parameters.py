@@ -90,7 +90,7 @@ class StepParameters:
         """
         from lake_assets.tables.writing.publication import committing
 
-        return committing(spark, TableId.parse(self.table), None, self.properties)
+        return committing(spark, TableId.parse(self.table), self.properties)
 
     def json(self) -> str:
         """Return everything as JSON; see `of_json`."""

@@ -35,6 +35,7 @@ from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.writing.commit_counts import counts
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.races import lost
 from lake_assets.tables.writing.row_differences import SIGN, incomparable
 from lake_assets.tables.writing.table_ddl import check_owner_in, columns_of, key_in
@@ -94,10 +95,9 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
             )
         expected.gate.check(types)
         properties = {RECOMPUTED_PROPERTY: chosen.label}
-        frames = Frames(lake.spark(), scope)
-        writer = TableWriter(lake, spec.table, table, types, marks, expected.gate, properties, quiet=True)
+        writer = TableWriter(Commit(lake, spec.table, table, marks, expected.gate, properties), types, quiet=True)
         where = "true" if expected.as_a_whole else chosen.where
-        _write(lake, writer, frames, expected, head, where)
+        _write(writer, Frames(lake.spark(), scope), expected, where)
     done = lake.table(spec.table)
     commit = find_property(done, RECOMPUTED_PROPERTY)
     snapshot = commit[1] if commit and done.metadata.current_snapshot_id != head else None
@@ -135,17 +135,18 @@ def _as_a_whole(model: ModelPlan, columns: Sequence[str]) -> str:
     return next(filter(None, (rows_depend(column, by) for column in columns)), "")
 
 
-def _write(lake: LakeBase, writer: TableWriter, frames: Frames, expected: _Expected, head: int, where: str) -> None:
-    types, key = writer.types, expected.key
+def _write(writer: TableWriter, frames: Frames, expected: _Expected, where: str) -> None:
+    commit, types, key = writer.commit, writer.types, expected.key
     should = expected.rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
-    stands = lake.spark().read.option("versionAsOf", str(head)).table(writer.name).select(*map(quote, types))
+    read = frames.spark.read.option("versionAsOf", str(commit.existing.metadata.current_snapshot_id))
+    stands = read.table(commit.name).select(*map(quote, types))
     new, old = frames.materialize(should.where(where)), frames.materialize(stands.where(where))
     if column := incomparable(types):
         # Values that cannot be compared: write whole partitions.
         if key and (_others(new, old, key).limit(1).count() or _others(old, new, key).limit(1).count()):
             raise PipelineError(
-                f"{writer.table}: some rows are in the wrong partition, and rows with a column like "
-                f"{column} cannot be compared one by one: `lake-assets rebuild {writer.table}` writes all rows again"
+                f"{commit.table}: some rows are in the wrong partition, and rows with a column like "
+                f"{column} cannot be compared one by one: `lake-assets rebuild {commit.table}` writes all rows again"
             )
         writer.overwrite(new, where)
         return
@@ -164,7 +165,7 @@ def _write(lake: LakeBase, writer: TableWriter, frames: Frames, expected: _Expec
     else:
         missing = writer.count_copies(delta)
     if missing:
-        raise lost(writer.table, missing)
+        raise lost(commit.table, missing)
 
 
 def _has_duplicates(rows: DataFrame, key: Sequence[str]) -> bool:

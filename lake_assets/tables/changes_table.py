@@ -8,6 +8,7 @@ from lake_assets.capture import Capture
 from lake_assets.errors import ConfigError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import replace_table
 
 PREFIX = "lake-assets.changes."
@@ -41,5 +42,5 @@ def write_changes(lake: LakeBase, table: TableId, rows: DataFrame, capture: Capt
     properties = {f"{PREFIX}{k}": str(v) for k, v in facts.items() if v is not None}
     # Older versions of the table format lack some types.
     properties |= {"format-version": str(source.format_version), "write.distribution-mode": "none"}
-    replace_table(lake, table, rows, None, properties, before=lake.find(table))
+    replace_table(Commit(lake, table, lake.find(table)), rows, properties)
     return row_count(lake.table(table)) or 0

@@ -8,50 +8,41 @@ from collections.abc import Mapping
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import Watermarks, to_properties
 from lake_assets.tables.audits.audit_evaluation import Finding
-from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.writing.commit_counts import counts
+from lake_assets.tables.writing.publication import Commit
 
 
 def published(
-    lake: LakeBase,
-    table: TableId,
+    commit: Commit,
     absorbed: tuple[Absorbed, ...],
     *,
     strategy: str,
     why: str,
     began: float,
-    marks: Watermarks,
-    former: Table | None = None,
-    gate: Gate | None = None,
     details: Mapping[str, object] | None = None,
 ) -> Outcome:
     """Return the outcome of a step that has committed.
 
     Args:
-        lake: the lake.
-        table: the written table.
+        commit: what it has committed; its audits are evaluated on the published rows.
         absorbed: the absorbed windows.
         strategy: how the changes were applied; `none`: no row changed.
         why: the reason for the strategy.
         began: `time.monotonic()` at the start of the step.
-        marks: the watermarks of the commit.
-        former: the table before the step.
-        gate: the audits to evaluate on the published rows.
         details: anything else worth showing.
     """
-    snapshot = _commit_with(lake.table(table), marks)
+    base, snapshot = commit.base, _commit_with(commit.lake.table(commit.table), commit.marks or {})
     inserted, updated, deleted = counts(snapshot)
     audits: tuple[Finding, ...] = ()
-    if gate and snapshot and strategy != "none":
-        audits = gate.audit_published(snapshot.snapshot_id, former.metadata.current_snapshot_id if former else None)
+    if commit.gate and snapshot and strategy != "none":
+        audits = commit.gate.audit_published(snapshot.snapshot_id, base.metadata.current_snapshot_id if base else None)
     return Outcome(
-        str(table), "absorbed", absorbed, inserted, updated, deleted, strategy, why, time.monotonic() - began,
+        str(commit.table), "absorbed", absorbed, inserted, updated, deleted, strategy, why, time.monotonic() - began,
         snapshot.snapshot_id if snapshot else None, dict(details or {}), audits=audits,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import successor_of
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
-from lake_assets.tables.writing.publication import on_branch
+from lake_assets.tables.writing.publication import Commit
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
@@ -218,7 +218,7 @@ def test_spark_writes_to_the_branch_and_main_follows(
 
     def add(meanwhile: Callable[[], object] = lambda: None) -> None:
         before = spark.table("raw.t").count()
-        with on_branch(lake, t, lake.table(t), marks) as branch:
+        with Commit(lake, t, lake.table(t), marks).branch() as branch:
             spark.sql(f"INSERT INTO {branch.name} VALUES (2)")
             assert spark.table("raw.t").count() == before, "nobody sees it yet"
             meanwhile()
@@ -288,5 +288,6 @@ def test_an_error_is_not_hidden_by_an_error_of_the_cleanup(lake: Lake, monkeypat
         raise OSError("slow down")
 
     monkeypatch.setattr(refs, "drop", gone)
-    with pytest.raises(ModelError, match="wrong"), on_branch(lake, TableId.parse("raw.t"), lake.table("raw.t"), {}):
+    commit = Commit(lake, TableId.parse("raw.t"), lake.table("raw.t"))
+    with pytest.raises(ModelError, match="wrong"), commit.branch():
         raise ModelError("wrong")

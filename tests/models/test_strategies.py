@@ -270,7 +270,7 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
         called = getattr(TableWriter, write)
 
         def late(self: TableWriter, *args: Any, _called: Any = called, **kwargs: Any) -> None:
-            overtake(str(self.table))
+            overtake(str(self.commit.table))
             _called(self, *args, **kwargs)
 
         monkeypatch.setattr(TableWriter, write, late)

@@ -13,7 +13,7 @@ from lake_assets.lake import TableId, thresholds
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.models.steps.sql_model_step import SqlModelStep
-from lake_assets.tables.writing import branch_writer
+from lake_assets.tables.writing.publication import Commit
 from tests.support.model_world import World
 
 QUERIES = {
@@ -40,10 +40,10 @@ def test_rows_of_the_former_definition_are_not_published(
     before = _head(lake)
     world.sql("UPDATE final.t SET v = 9 WHERE id = 1")
     after = _head(lake)
-    begin = branch_writer.on_branch
+    begin = Commit.branch
 
     def run_the_new_one_first(*args: Any, **more: Any) -> Any:
-        monkeypatch.setattr(branch_writer, "on_branch", begin)
+        monkeypatch.setattr(Commit, "branch", begin)
         # It may have fixed its snapshots before the source moved: then it leaves the watermarks as they were.
         if at_base:
             world.sql(f"CALL lake.system.rollback_to_snapshot('final.t', {before})")
@@ -52,7 +52,7 @@ def test_rows_of_the_former_definition_are_not_published(
             world.sql(f"CALL lake.system.set_current_snapshot('final.t', {after})")
         return begin(*args, **more)
 
-    monkeypatch.setattr(branch_writer, "on_branch", run_the_new_one_first)
+    monkeypatch.setattr(Commit, "branch", run_the_new_one_first)
     (spec,) = world.pipeline(old).specs(lake)
     assert isinstance(spec, ModelSpec)
     with pytest.raises(ConcurrentWriteError):

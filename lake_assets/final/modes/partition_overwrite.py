@@ -49,7 +49,7 @@ def overwrite(batch: Batch, rows: DataFrame) -> tuple[bool, str]:
     if not _is_partitioned_as(target.lake.table(target.spec.table), target.spec.partition_by):
         return False, "some files have other partitions than the declared ones"
     try:
-        with batch.writer.branch() as branch:
+        with batch.writer.commit.branch() as branch:
             count = _overwrite(batch, rows, branch)
     except _TooManyError:
         return False, f"more than {thresholds.OVERWRITE_PARTITIONS} partitions are touched"

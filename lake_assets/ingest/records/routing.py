@@ -19,6 +19,7 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.databases import Databases
 from lake_assets.lake import LakeBase
 from lake_assets.lake.rows_in_memory import rows_in_memory
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_writer import TableWriter
 
 
@@ -137,7 +138,7 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     positions = [p for p, *_ in routed]
     properties = {ROUTES_PROPERTY: json.dumps(sorted(source_tables)), **databases.properties()}
     columns = "position BIGINT, source_table STRING, schema_key STRING, payload STRING"
-    TableWriter(lake, spec.table, raw, {}, None, properties=properties).merge(
+    TableWriter(Commit(lake, spec.table, raw, properties=properties)).merge(
         rows_in_memory(lake.spark(), routed, columns),
         f"t.position = s.position AND t.position BETWEEN {min(positions)} AND {max(positions)} "
         "AND t.problem IS NOT NULL",

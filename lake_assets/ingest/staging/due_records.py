@@ -32,9 +32,10 @@ from lake_assets.ingest.records import rejects
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.column_spelling import caseless
 from lake_assets.lake.metadata.snapshot_log import between
-from lake_assets.lake.metadata.watermark import Watermarks, find_property
+from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.tables.schema_changes import formers, promotes, routed
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import key_set_of, types_in
 from lake_assets.tables.writing.table_state import (
     GENERATION_PROPERTY,
@@ -107,9 +108,10 @@ class DueRecords:
     is_fresh: bool = False
 
     @property
-    def marks(self) -> Watermarks:
-        """The watermarks of the step's commit."""
-        return {**({} if self.is_fresh else known_marks(self.table)), str(self.spec.raw): self.window.head}
+    def commit(self) -> Commit:
+        """The step's commit."""
+        marks = {**({} if self.is_fresh else known_marks(self.table)), str(self.spec.raw): self.window.head}
+        return Commit(self.lake, self.spec.table, self.table, marks)
 
     @property
     def unites(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -18,9 +18,8 @@ from lake_assets.ingest.records.parsing import Parsed
 from lake_assets.ingest.records.record_plans import key_changed
 from lake_assets.ingest.staging.due_records import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
-from lake_assets.tables.writing.publication import check_unchanged, loaded_again
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import (
     alter,
     columns_of,
@@ -60,30 +59,27 @@ class Prepared:
     """A staging table that can take a batch.
 
     Attributes:
-        table: the table.
+        commit: the commit of the batch to the table as it is now, with the properties of its declaration.
         types: its columns with their types.
         changes: the changes of its columns.
-        settings: table properties to set with the batch.
     """
 
-    table: Table
+    commit: Commit
     types: Mapping[str, str]
     changes: tuple[Change, ...]
-    settings: Mapping[str, str]
 
 
-def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataFrame, parsed: Parsed) -> Prepared:
-    """Create the table, or evolve its columns for new events.
+def prepare(commit: Commit, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> Prepared:
+    """Create the table, or evolve its columns for new events; the rows may have the column `BAD`.
 
-    After a kill in between, the next run continues from the state of the table. `before` is the table as the step found
-    it; the rows may have the column `BAD`.
+    After a kill in between, the next run continues from the state of the table.
 
     Raises:
         ConcurrentWriteError: another run has changed or created the table meanwhile.
         DefinitionChangedError: the key of the events has changed, and none is declared.
         SchemaConflictError: a column cannot be widened to its new type.
     """
-    key, columns = parsed.key, columns_in(rows)
+    lake, before, key, columns = commit.lake, commit.base, parsed.key, columns_in(rows)
     settings = {**properties_of(spec, parsed.key_set), **({KEY_PROPERTY: json.dumps(key)} if key else {})}
     if before is None:
         # After a kill in between, the table lacks its sort order, which only affects the order of rows in files.
@@ -91,7 +87,7 @@ def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataF
                properties={SOURCE_TABLE_PROPERTY: str(spec.source_table), **settings, **spec.properties},
                partitioned_by=PARTITIONED_BY)  # fmt: skip
     else:
-        check_unchanged(spec.table, before, lake.table(spec.table))
+        commit.check_unchanged()
         if not key:
             _check_keyless(spec, rows, key_in(before))
     if key and (before is None or not key_in(before)):
@@ -109,8 +105,8 @@ def prepare(lake: LakeBase, spec: StagingSpec, before: Table | None, rows: DataF
             alter(lake, spec.table, Change("add", change.column, change.type))
         elif change.kind != "fold":
             alter(lake, spec.table, change)
-    now = loaded_again(lake, spec.table, before)
-    return Prepared(now, columns_of(lake, spec.table), (*changes, *more), settings)
+    commit = replace(commit.after_own_changes(), settings={**settings, **commit.settings})
+    return Prepared(commit, columns_of(lake, spec.table), (*changes, *more))
 
 
 def rename_columns(lake: LakeBase, spec: StagingSpec) -> list[Change]:
@@ -128,24 +124,16 @@ def rename_columns(lake: LakeBase, spec: StagingSpec) -> list[Change]:
     return renames
 
 
-def make(
-    lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Watermarks, settings: Mapping[str, str]
-) -> None:
+def make(commit: Commit, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> None:
     """Create the table from its first events, in one commit with the watermarks and properties.
 
     Raises:
         ConcurrentWriteError: another run has created it meanwhile.
     """
-    own = {
-        SOURCE_TABLE_PROPERTY: str(spec.source_table),
-        **properties_of(spec, parsed.key_set),
-        **spec.properties,
-        **settings,
-    }
+    source = {SOURCE_TABLE_PROPERTY: str(spec.source_table)}
+    own = {**source, **properties_of(spec, parsed.key_set), **spec.properties}
     definition = definition_of(spec.pipeline, parsed.key, own)
-    replace_table(
-        lake, spec.table, rows, marks, definition, before=None, sort_by=parsed.key, partitioned_by=PARTITIONED_BY
-    )
+    replace_table(commit, rows, definition, sort_by=parsed.key, partitioned_by=PARTITIONED_BY)
 
 
 def columns_in(rows: DataFrame) -> dict[str, str]:

@@ -46,7 +46,7 @@ from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import routed
 from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
 from lake_assets.tables.table_step import REQUESTED, EmptySources, Pins, TableStep, tables_of
-from lake_assets.tables.writing.publication import check_unchanged, loaded_again
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import key_in, key_set_of
 from lake_assets.tables.writing.table_writer import TableWriter
 
@@ -120,10 +120,9 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         spec, table, name = due.spec, due.table, str(due.spec.table)
         if due.window.is_empty:
             assert table is not None
-            return _renamed(lake, spec, table, began)
+            return _renamed(Commit(lake, spec.table, table, known_marks(table)), spec, began)
         if due.unites and table is not None and carries_both(lake, spec, table):
             return self._united_in_place(lake, spec, table)
-        marks = due.marks
         try:
             absorbed, parsed, written = _write_events(due)
         except RecordsGoneError:
@@ -143,16 +142,13 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             why = "no event of it could be read" if written.rejected else "no event has arrived yet"
             return Outcome(name, "waiting", (absorbed,), why=f"{spec.source_table}: {why}", details=details)
         if written.events is None:
-            assert table is not None
-            TableWriter(lake, spec.table, table, {}, marks).nothing()
+            TableWriter(due.commit).nothing()
             return Outcome(
                 name, "absorbed", (absorbed,), strategy="append", why="no events of this table",
                 seconds=time.monotonic() - began, details=details,
             )  # fmt: skip
         strategy, why = due.described
-        return published(
-            lake, spec.table, (absorbed,), strategy=strategy, why=why, began=began, marks=marks, details=details
-        )
+        return published(due.commit, (absorbed,), strategy=strategy, why=why, began=began, details=details)
 
     def replay(self, lake: LakeBase) -> Outcome:
         """Read the table's rejected records again, and absorb those that can be read now.
@@ -180,7 +176,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             unlimited = replace(spec, max_rejected=None)
             parsed = parse(records, unlimited, *_known(lake, unlimited, table))
             parsed = with_deletes(lake, unlimited, parsed, is_whole=False)
-            written = StagingWriter(lake, unlimited, table, records, None).merge(parsed)
+            written = StagingWriter(Commit(lake, spec.table, table), unlimited, records).merge(parsed)
             # A record is no longer rejected once all of its events are in staging.
             bad = {r["position"] for r in written.bad}
             good = [r["position"] for r in before.collect() if r["position"] not in bad]
@@ -213,8 +209,10 @@ class StagingStep(TableStep[StagingSpec, Pins]):
     def _united_in_place(self, lake: LakeBase, spec: StagingSpec, table: Table) -> Outcome:
         """Keep both columns of a declared rename, which tables downstream read as one, and go on with new records."""
         kept = in_place(table) | doubled(spec, table)
+        settings = {IN_PLACE_PROPERTY: json.dumps(kept)}
         # The commit tells tables downstream that a step is due.
-        _commit_nothing(lake, spec.table, table, {IN_PLACE_PROPERTY: json.dumps(kept)})
+        commit = Commit(lake, spec.table, table, known_marks(table), settings=settings)
+        TableWriter(commit.after_own_changes()).nothing()
         inexact = add_reasons(lake, spec, [renamed_in_place(old, new, str(spec.raw)) for old, new in kept.items()])
         outcome = self.stage(lake)
         why = f"{spec.raw} cannot be read again for `rename`: columns stay apart"
@@ -224,22 +222,16 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         )  # fmt: skip
 
 
-def _renamed(lake: LakeBase, spec: StagingSpec, table: Table, began: float) -> Outcome:
+def _renamed(commit: Commit, spec: StagingSpec, began: float) -> Outcome:
     """Give columns their declared names, without new records."""
-    check_unchanged(spec.table, table, lake.table(spec.table))
-    changes = rename_columns(lake, spec)
+    commit.check_unchanged()
+    changes = rename_columns(commit.lake, spec)
     # The commit makes tables downstream follow; they read the columns that the snapshot has.
-    _commit_nothing(lake, spec.table, table)
+    TableWriter(commit.after_own_changes()).nothing()
     why, written = "columns were renamed (`rename`)", Written(0, 0, changes=tuple(changes))
-    details = written.details() | details_of(store_reasons(lake, spec, None, written))
+    details = written.details() | details_of(store_reasons(commit.lake, spec, None, written))
     seconds = time.monotonic() - began
     return Outcome(str(spec.table), "absorbed", strategy="none", why=why, seconds=seconds, details=details)
-
-
-def _commit_nothing(lake: LakeBase, name: TableId, before: Table, settings: Mapping[str, str] | None = None) -> None:
-    """Commit table properties, and changes of the columns, that tables downstream have to follow."""
-    now = loaded_again(lake, name, before)
-    TableWriter(lake, name, now, {}, known_marks(now), settings=settings or {}).nothing()
 
 
 # --- reading and writing ----------------------------------------------------------------------------------------
@@ -269,7 +261,7 @@ def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
         known = _known(lake, spec, None if due.is_whole else table, is_reread=is_reread)
         parsed = parse(records, spec, *known, schemas_by_source=schemas, is_usual=is_little)
         parsed = with_deletes(lake, spec, parsed, is_whole=is_reread)
-        writer = StagingWriter(lake, spec, table, records, due.marks)
+        writer = StagingWriter(due.commit, spec, records)
         if due.reread:
             written = writer.replace(parsed, is_fresh=due.is_fresh)
         elif is_new and writer.may_append(parsed, is_little):

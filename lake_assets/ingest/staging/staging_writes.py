@@ -33,18 +33,17 @@ from lake_assets.ingest.staging.due_records import generation_of, properties_of
 from lake_assets.ingest.staging.exactness import at_limit
 from lake_assets.ingest.staging.staging_columns import (
     PARTITIONED_BY,
-    Prepared,
     columns_in,
     make,
     prepare,
 )
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
-from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.pending_windows import head_of, known_marks
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_frames import observed
 from lake_assets.tables.writing.branch_writer import insert
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import key_in, replace_table
 from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, KEY_PROPERTY, ORDER_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter
@@ -102,16 +101,13 @@ class StagingWriter:
     """Writes one batch of records of a staging table.
 
     Attributes:
-        before: the table as the step found it; None: it does not exist yet.
+        commit: what is committed with the events.
         records: the records.
-        marks: the watermarks of the commit; None: they stay.
     """
 
-    lake: LakeBase
+    commit: Commit
     spec: StagingSpec
-    before: Table | None
     records: DataFrame
-    marks: Watermarks | None
 
     def may_append(self, parsed: Parsed, is_little: bool) -> bool:
         """Whether the batch can be written in one pass, without counting its rejects first."""
@@ -120,7 +116,7 @@ class StagingWriter:
         # A new table needs an event for its columns and key. For a small batch, creating the table with its rows is
         # cheaper than creating an empty table first.
         has_event = parsed.rows.where(F.col(BAD).isNull())
-        return self.before is not None or (not is_little and bool(has_event.limit(1).count()))
+        return self.commit.base is not None or (not is_little and bool(has_event.limit(1).count()))
 
     def append(self, parsed: Parsed) -> Written:
         """Write new records to a branch in one pass, record the rejects, and publish.
@@ -128,11 +124,11 @@ class StagingWriter:
         Nearly all batches have values in usual notations only, so others are written twice.
         """
         assert parsed.rows is not None
-        lake, spec = self.lake, self.spec
-        prepared = prepare(lake, spec, self.before, parsed.rows, parsed)
-        seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec, self.before))
+        spec, base = self.spec, self.commit.base
+        prepared = prepare(self.commit, spec, parsed.rows, parsed)
+        seen, look = Observation(), Look(kind_sql(spec), kind_of(self.commit.lake, spec, base))
         good = observed(look.at(parsed.rows), seen, *_event_counts(parsed.rows, parsed), *look.columns)
-        writer = self._writer(prepared)
+        writer = TableWriter(prepared.commit, prepared.types)
         rows = _with_table_columns(writer.types, good.where(F.col(BAD).isNull()), parsed.rows.columns)
         rejected: list[Row] = []
 
@@ -144,7 +140,7 @@ class StagingWriter:
                 rejected.extend(self._record_rejects(parsed.rows, parsed))
             return self._ordered_by(kind)
 
-        again = replace(self, before=prepared.table)
+        again = replace(self, commit=replace(self.commit, base=prepared.commit.base))
         try:
             writer.append(rows, before_publishing)
         except (_UnusualError, MixedKindsError) as e:
@@ -157,18 +153,18 @@ class StagingWriter:
     def merge(self, parsed: Parsed) -> Written:
         """Write the events that the table does not hold yet."""
 
-        def write(good: DataFrame, stats: Row, settings: Mapping[str, str]) -> list[Change] | None:
-            if stats["events"] == stats["bad"] and (self.marks is None or self.before is None):
+        def write(good: DataFrame, stats: Row, commit: Commit) -> list[Change] | None:
+            if stats["events"] == stats["bad"] and (commit.marks is None or commit.base is None):
                 return None
-            if self.marks is not None and self.before is None:
-                make(self.lake, self.spec, good, parsed, self.marks, settings)
+            if commit.marks is not None and commit.base is None:
+                make(commit, self.spec, good, parsed)
                 return []
-            prepared = prepare(self.lake, self.spec, self.before, good, parsed)
-            writer = self._writer(prepared, settings)
+            prepared = prepare(commit, self.spec, good, parsed)
+            writer = TableWriter(prepared.commit, prepared.types)
             _merge(writer, good, stats["first"], stats["last"], moves=parsed.has_tombstones)
             return list(prepared.changes)
 
-        return self._split_and_write(parsed, kind_of(self.lake, self.spec, self.before), write)
+        return self._split_and_write(parsed, kind_of(self.commit.lake, self.spec, self.commit.base), write)
 
     def replace(self, parsed: Parsed, *, is_fresh: bool) -> Written:
         """Replace the table by the events of all records, in one commit.
@@ -180,12 +176,11 @@ class StagingWriter:
             RecordsGoneError: the raw table no longer holds the records of all events in the table.
             RebuildError: there is no event to rebuild it from.
         """
-        lake, spec, table = self.lake, self.spec, self.before
-        assert table is not None
+        lake, spec, table = self.commit.lake, self.spec, self.commit.existing
         _check_complete(lake, spec, table, self.records)
         key = parsed.key or (() if is_fresh else key_in(table))
 
-        def write(good: DataFrame, stats: Row | None, settings: Mapping[str, str]) -> list[Change] | None:
+        def write(good: DataFrame, stats: Row | None, commit: Commit) -> list[Change] | None:
             if is_fresh and (stats is None or stats["events"] == stats["bad"]):
                 return None
             properties = {
@@ -193,12 +188,9 @@ class StagingWriter:
                 **properties_of(spec, parsed.key_set),
                 KEY_PROPERTY: json.dumps(key),
                 GENERATION_PROPERTY: str(generation_of(table) + 1),
-                **settings,
             }
             rows = good.select(*(F.col(quote(c)) for c in columns_in(good)))
-            replace_table(
-                lake, spec.table, rows, self.marks, properties, before=table, sort_by=key, partitioned_by=PARTITIONED_BY
-            )
+            replace_table(commit, rows, properties, sort_by=key, partitioned_by=PARTITIONED_BY)
             return []
 
         written = self._split_and_write(parsed, None, write)
@@ -208,16 +200,10 @@ class StagingWriter:
                 f"to rebuild it from. {spec.table} is unchanged; drop it if it is no longer needed"
             )
         if written.events is None:
-            write(lake.spark().table(lake.sql_name(spec.table)).limit(0), None, {})
+            write(lake.spark().table(self.commit.name).limit(0), None, self.commit)
             written = replace(written, events=0)
         self.forget_rejects_but(written)
         return written
-
-    def _writer(self, prepared: Prepared, settings: Mapping[str, str] | None = None) -> TableWriter:
-        all_settings = {**prepared.settings, **(settings or {})}
-        return TableWriter(
-            self.lake, self.spec.table, prepared.table, prepared.types, self.marks, settings=all_settings
-        )
 
     def _ordered_by(self, kind: Kind | None) -> dict[str, str]:
         """Return the table property that stores the kind of the table's order."""
@@ -227,7 +213,7 @@ class StagingWriter:
         self,
         parsed: Parsed,
         kind: Kind | None,
-        write: Callable[[DataFrame, Row, Mapping[str, str]], list[Change] | None],
+        write: Callable[[DataFrame, Row, Commit], list[Change] | None],
     ) -> Written:
         """Record the rejects, and then write the good events: in this order, a run killed in between loses nothing.
 
@@ -236,8 +222,8 @@ class StagingWriter:
         Args:
             parsed: the events.
             kind: what the earlier events are ordered by; None: there are none, or the format has one kind only.
-            write: called with the good events, `_batch_stats` and table properties to set; returns the column changes,
-                or None if there was nothing to write.
+            write: called with the good events, `_batch_stats` and the commit; returns the column changes, or None if
+                there was nothing to write.
         """
         spec = self.spec
         rows = parsed.rows.persist() if parsed.rows is not None else None
@@ -256,7 +242,8 @@ class StagingWriter:
                 bad = self._record_rejects(rows, parsed)
             changes = None
             if rows is not None and stats is not None:
-                changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats, self._ordered_by(found))
+                commit = replace(self.commit, settings=self._ordered_by(found))
+                changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats, commit)
             if stats is None or changes is None:
                 return Written(None, _records_in(bad), tuple(bad))
             return _written(stats["events"] - stats["bad"], bad, changes, stats.asDict(), parsed)
@@ -287,13 +274,13 @@ class StagingWriter:
             texts = self.records.select("position", "record", "source_file", "source_line", "arrived_at")
             first, last = reasons[0]["position"], reasons[-1]["position"]
             described = rejected.join(texts, "position")
-            rejects.reject(self.lake, spec.raw, str(spec.source_table), described, first, last)
+            rejects.reject(self.commit.lake, spec.raw, str(spec.source_table), described, first, last)
         return reasons
 
     def forget_rejects_but(self, written: Written) -> None:
         """Remove rejects of earlier readings of the same records, perhaps by another declaration."""
         positions = [r["position"] for r in written.bad]
-        rejects.forget_others(self.lake, self.spec.raw, str(self.spec.source_table), positions)
+        rejects.forget_others(self.commit.lake, self.spec.raw, str(self.spec.source_table), positions)
 
 
 def _batch_stats(rows: DataFrame | None, parsed: Parsed) -> Row | None:

@@ -29,6 +29,7 @@ from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed
 from lake_assets.tables.pending_windows import Window, head_of
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import columns_of
 
 
@@ -62,10 +63,10 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
         """Call the function with the changes of its inputs, or with all of their rows."""
         spec, marks, afresh = self.spec, due.marks, _reason_to_begin(due)
         windows = {s: replace(w, mark=None) for s, w in due.windows.items()} if afresh else due.windows
-        gate = Gate(lake, spec.table, spec.audits, spec.model.key)
+        commit = Commit(lake, spec.table, due.table, marks, Gate(lake, spec.table, spec.audits, spec.model.key))
         pinned = {t: marks[str(t)].snapshot for t in due.sources}
         call = _Call(lake, spec, windows, pinned, scope)
-        writer = ResultWriter(lake, spec, marks, due.table, call.frames, gate)
+        writer = ResultWriter(commit, spec, call.frames)
         if afresh:
             rows = call.rows()
             call.check_replaced(types_of(rows))
@@ -73,7 +74,7 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
         else:
             done = _absorb_changes(spec, call, writer, columns_of(lake, spec.table))
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in call.captures.items() if not windows[s].is_absorbed)
-        return ComputedModel(done, absorbed, gate)
+        return ComputedModel(done, absorbed, commit)
 
 
 def _reason_to_begin(due: DueModel) -> str:

@@ -7,21 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
-from lake_assets.lake import LakeBase, quote, thresholds
+from lake_assets.lake import quote, thresholds
 from lake_assets.lake.column_spelling import caseless, clashes
-from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import is_of_iceberg
 from lake_assets.models.operators.kept_frames import Frame, Frames, has_bounds, types_of
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
 from lake_assets.models.steps.model_step import StepResult
-from lake_assets.tables.audits.audit_gate import Gate
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.row_differences import FOUND, duplicate_key, incomparable, signed
 from lake_assets.tables.writing.table_ddl import columns_of, definition_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
@@ -35,22 +33,15 @@ _OWN = re.compile(r"__(lake_.*|sign|copies|copy|coming|goes|going|left|new|store
 
 @dataclass(frozen=True)
 class ResultWriter:
-    """Writes the table of one Python model in one step.
+    """Writes the table of one Python model in one step."""
 
-    Attributes:
-        before: the table before the step; None: it does not exist.
-    """
-
-    lake: LakeBase
+    commit: Commit
     spec: PythonModelSpec
-    marks: Watermarks
-    before: Table | None
     frames: Frames
-    gate: Gate
 
     def nothing(self, why: str) -> StepResult:
         """Move only the watermarks."""
-        self._writer(columns_of(self.lake, self.spec.table)).nothing()
+        TableWriter(self.commit).nothing()
         return StepResult("none", why)
 
     def columns_differ(self, rows: DataFrame, types: Mapping[str, str]) -> bool:
@@ -68,13 +59,13 @@ class ResultWriter:
         rows, spec = self._without_deleted(rows), self.spec
         types, strategy = types_of(rows), "rebuild" if again else "full"
         self._check(rows, types)
-        self.gate.check(types)
+        self.commit.check_audits(types)
         if spec.model.key:
             rows = self.frames.materialize(rows)
             self._check_key(rows)
-        writer = self._writer({} if self.before is None else columns_of(self.lake, spec.table))
+        stored = {} if self.commit.base is None else columns_of(self.commit.lake, spec.table)
         definition = definition_of(spec.pipeline, spec.model.key, {FINGERPRINT_PROPERTY: spec.definition})
-        writer.all_rows(
+        TableWriter(self.commit, stored).all_rows(
             rows, spec.model.key, definition, spec.properties,
             partitioned_by=spec.partitions.field.sql if spec.partitions else "",
         )  # fmt: skip
@@ -82,9 +73,9 @@ class ResultWriter:
 
     def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> StepResult:
         """Apply the rows of a change."""
-        types, write = columns_of(self.lake, self.spec.table), self.spec.model.write
-        self.gate.check(types)
-        writer = self._writer(types)
+        types, write = columns_of(self.commit.lake, self.spec.table), self.spec.model.write
+        self.commit.check_audits(types)
+        writer = TableWriter(self.commit, types)
         columns = [quote(c) for c in types]
         match write:
             case "append":
@@ -108,9 +99,6 @@ class ResultWriter:
     def _flag(self) -> str:
         """The column that marks deleted rows; not a column of the table."""
         return DELETED if self.spec.model.write == "merge" else ""
-
-    def _writer(self, types: Mapping[str, str]) -> TableWriter:
-        return TableWriter(self.lake, self.spec.table, self.before, types, self.marks, self.gate)
 
     def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""
@@ -199,7 +187,7 @@ class ResultWriter:
         if incomparable(types):
             # A MERGE cannot compare these rows, so all rows are written again.
             frame = self.frames.measure(materialized.select(*map(quote, key)))
-            others = matching(spark.table(writer.name), frame, {k: quote(k) for k in key}, are_not=True)
+            others = matching(spark.table(writer.commit.name), frame, {k: quote(k) for k in key}, are_not=True)
             new = materialized.where(f"NOT {is_deleted}").select(*map(quote, types))
             writer.overwrite(others.unionByName(new))
             return
@@ -215,7 +203,7 @@ class ResultWriter:
         if span is None and one_row_each and not incomparable(types):
             self._replace_each(writer, rows, affected, types)
             return
-        stored = self.frames.spark.table(writer.name)
+        stored = self.frames.spark.table(writer.commit.name)
         names = {c: quote(c) for c in self.spec.model.replace}
         if span is not None:
             where = span.condition(stored, next(iter(names.values())))

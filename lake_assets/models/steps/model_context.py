@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lake_assets.errors import ModelError
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.foreign_errors import first_line, first_line_and_place
-from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.kept_frames import Frames, types_of
@@ -27,8 +25,8 @@ from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.cost_estimate import Estimate, cost_property
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.model_step import StepResult
-from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.spark_frames import over
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_writer import TableWriter
 
@@ -42,21 +40,16 @@ class ModelContext:
     """One run of a model over fixed snapshots.
 
     Attributes:
-        before: the model's table before the step; None: it does not exist.
-        marks: the watermarks of the commit.
         began: start of the step, in seconds since 1970.
     """
 
-    lake: LakeBase
+    commit: Commit
     spec: ModelSpec
     plan: ModelPlan
     sources: Sources
     frames: Frames
-    before: Table | None
-    marks: Watermarks
     began: float
     expected: Estimate
-    gate: Gate
 
     def __post_init__(self) -> None:
         self.frames.sql = self.sql
@@ -69,8 +62,7 @@ class ModelContext:
     @cached_value
     def query(self) -> DataFrame:
         """The result over the current sources."""
-        sources = self.sources
-        everything = Sources(self.lake, sources.tables, sources.windows, {}, self.frames)
+        everything = replace(self.sources, captures={}, needed={}, model=None)
 
         def view(table: TableId) -> str:
             return everything.view(table, "end")
@@ -102,21 +94,10 @@ class ModelContext:
         """Whether the query's columns no longer match the table's (a source's type or name changed)."""
         return types_of(self.query) != self.types
 
-    @property
-    def table(self) -> Table:
-        """The model's table, which exists."""
-        assert self.before is not None
-        return self.before
-
-    @property
-    def stored(self) -> str:
-        """The model's table in SQL."""
-        return self.lake.sql_name(self.spec.table)
-
     @cached_value
     def types(self) -> dict[str, str]:
         """The table's columns."""
-        return columns_of(self.lake, self.spec.table)
+        return columns_of(self.commit.lake, self.spec.table)
 
     def writer(self, strategy: str, *, few: bool = False, compared: bool = False) -> TableWriter:
         """Return the writer of the table.
@@ -126,8 +107,8 @@ class ModelContext:
             compared: whether all rows are compared with the stored ones.
         """
         properties = cost_property(strategy, self.expected, self.began, compared=compared)
-        types = {} if self.before is None else self.types
-        return TableWriter(self.lake, self.spec.table, self.before, types, self.marks, self.gate, properties, few=few)
+        types = {} if self.commit.base is None else self.types
+        return TableWriter(replace(self.commit, properties=properties), types, few=few)
 
     def inner(self, tree: Tree, output: str) -> exp.Column:
         """Return the operators' column behind an output column, with its type in the table."""

@@ -16,7 +16,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables import table_step
-from lake_assets.tables.audits.audit_gate import Gate, forget_failed
+from lake_assets.tables.audits.audit_gate import forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.lost_history import Declared, rebuilt_if_lost, started_again
 from lake_assets.tables.outcome import Absorbed, Outcome
@@ -25,6 +25,7 @@ from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_step import REQUESTED, StepTables, TableStep, tables_of
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 
@@ -100,7 +101,7 @@ class ComputedModel:
 
     result: StepResult
     absorbed: tuple[Absorbed, ...]
-    gate: Gate
+    commit: Commit
     details: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -242,7 +243,5 @@ class ModelStep(TableStep[M, SnapshotPins]):
             scope.enter_context(tuned_for(lake, (table, *due.sources)))
             done = self.compute(lake, due, pins, clock, scope)
         details: dict[str, Any] = {**done.details, **left_behind(*due.windows.values())}
-        return published(
-            lake, table, done.absorbed, strategy=done.result.strategy, why=done.result.why, began=began,
-            marks=due.marks, former=due.table, gate=done.gate, details=details,
-        )  # fmt: skip
+        strategy, why = done.result.strategy, done.result.why
+        return published(done.commit, done.absorbed, strategy=strategy, why=why, began=began, details=details)

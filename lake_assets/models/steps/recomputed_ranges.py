@@ -105,7 +105,7 @@ def absorb_ranges(ctx: ModelContext, tree: op.Tree, why: str) -> StepResult:
     names = ", ".join(map(quote, ctx.types))
     in_ranges = ranges.condition(quote(span.column))
     new = f"SELECT {tree.selected} FROM ({rows.sql(tree.root, 'end')})"
-    old = f"SELECT {names}, -1 AS __sign FROM {ctx.stored} WHERE {in_ranges}"
+    old = f"SELECT {names}, -1 AS __sign FROM {ctx.commit.name} WHERE {in_ranges}"
     delta = f"SELECT {names}, 1 AS __sign FROM ({new}) WHERE {in_ranges} UNION ALL {old}"
     return write_change(ctx, delta, "ranges", f"{ranges}: {why}")
 

@@ -78,7 +78,7 @@ class Renewal:
         new = (
             f"SELECT {outputs} FROM ({self.ctx.rows.sql(self.tree.root, 'end', KeyFilter(tuple(inner), names, keys))})"
         )
-        old = self._within(f"SELECT {self._column_list} FROM {self.ctx.stored}", keys)
+        old = self._within(f"SELECT {self._column_list} FROM {self.ctx.commit.name}", keys)
         return Renewed(_both(self._column_list, new, old), f"{keys.rows} {what} recomputed")
 
     def _replaced_if_complete(self, changed_view: str, keys: Frame) -> Renewed:
@@ -89,7 +89,7 @@ class Renewal:
                 step.
         """
         old_view = self.ctx.frames.view(
-            self.ctx.frames.materialize(self._within(f"SELECT {self._column_list} FROM {self.ctx.stored}", keys))
+            self.ctx.frames.materialize(self._within(f"SELECT {self._column_list} FROM {self.ctx.commit.name}", keys))
         )
         changed = self._within(f"SELECT * FROM {changed_view}", keys)
         by = ", ".join(map(quote, self._columns))

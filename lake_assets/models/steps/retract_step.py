@@ -39,7 +39,7 @@ def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> StepResult
 
 def _are_few(ctx: ModelContext, how: Retraction) -> bool:
     """Whether the table is small and few rows have changed."""
-    is_small = size_of(ctx.table)[1] <= thresholds.SMALL_TARGET_ROWS
+    is_small = size_of(ctx.commit.existing)[1] <= thresholds.SMALL_TARGET_ROWS
     return is_small and ctx.sources.has_few_changes() and is_linear(how.aggregate.input)
 
 
@@ -62,10 +62,10 @@ def adjust(
     if below is None:
         return ctx.nothing("no row changed")
     keys = list(how.keys.values())
-    few, name = _are_few(ctx, how), ctx.stored
-    with planned_once(ctx.lake, when=few):
+    few, name = _are_few(ctx, how), ctx.commit.name
+    with planned_once(ctx.commit.lake, when=few):
         # Old values of the touched groups are looked up in the table, or joined with all of a small table.
-        if not keys or size_of(ctx.table)[1] <= thresholds.SMALL_TARGET_ROWS:
+        if not keys or size_of(ctx.commit.existing)[1] <= thresholds.SMALL_TARGET_ROWS:
             change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
         else:
             measured = ctx.frames.measure(how.change(below))

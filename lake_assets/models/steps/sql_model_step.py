@@ -40,6 +40,7 @@ from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.writing.publication import Commit
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class SqlModelStep(ModelStep[ModelSpec]):
     ) -> ComputedModel:
         """Compute the touched rows of the result, or all of them."""
         spec, plan = self.spec, planned(self.spec, due.sources)
+        commit = Commit(lake, spec.table, due.table, due.marks, Gate(lake, spec.table, spec.audits, plan.key))
         captures = self.captures(lake, due, plan, scope)
         if due.rebuild:
             for captured in captures.values():
@@ -106,8 +108,7 @@ class SqlModelStep(ModelStep[ModelSpec]):
         expected = self.expected(plan, due, captures, pins.changes.readers_of)
         frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
         sources = Sources(lake, due.sources, due.windows, captures, frames, needed, spec.table, pins.changes)
-        gate = Gate(lake, spec.table, spec.audits, plan.key)
-        ctx = ModelContext(lake, spec, plan, sources, frames, due.table, due.marks, began, expected, gate)
+        ctx = ModelContext(commit, spec, plan, sources, frames, began, expected)
         # The first stage with a result has committed, and ends the step.
         results = (_RUN[s.name](ctx, s.why) for s in stages(self, due, plan, expected, captures))
         result = next(filter(None, results))
@@ -115,7 +116,7 @@ class SqlModelStep(ModelStep[ModelSpec]):
         details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
         if plan.warnings:
             details["warning"] = "; ".join(plan.warnings)
-        return ComputedModel(result, absorbed, gate, details)
+        return ComputedModel(result, absorbed, commit, details)
 
     def captures(
         self, lake: LakeBase, due: DueModel, plan: ModelPlan, scope: contextlib.ExitStack
@@ -188,7 +189,7 @@ def _or_in_full(ctx: ModelContext, step: Callable[[], StepResult], failed: str) 
 # What the stages do, given their reasons. Spark reads within the queries of later stages; rows are published by the
 # commit that writes them, and watermarks alone by `publish`. `check_due` raises the error of `stop`.
 _RUN: dict[str, Callable[[ModelContext, str], StepResult | None]] = {
-    "audits": lambda ctx, _: ctx.gate.check(types_of(ctx.query)),
+    "audits": lambda ctx, _: ctx.commit.check_audits(types_of(ctx.query)),
     "columns": lambda ctx, _: _created(ctx, "full", OTHER_COLUMNS) if ctx.columns_differ() else None,
     "read": lambda *_: None,
     "create": lambda ctx, why: _created(ctx, "full", why),

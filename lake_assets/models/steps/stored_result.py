@@ -132,10 +132,10 @@ def full_by_differences(ctx: ModelContext, why: str) -> StepResult:
         return full(ctx, why)
     few = ctx.expected.rows + ctx.expected.stored <= thresholds.ONE_TASK_ROWS
     try:
-        with planned_once(ctx.lake, when=few, as_one=True):
+        with planned_once(ctx.commit.lake, when=few, as_one=True):
             lost = ctx.writer("full", few=few, compared=True).differences(ctx.query, ctx.plan.key)
     except Exception as e:
-        if not is_unreadable(e, ctx.table.location()):
+        if not is_unreadable(e, ctx.commit.existing.location()):
             raise
         return full_for_lost_rows(ctx, "its stored rows cannot be read")
     return StepResult("full", lost or why)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import Pruning
 from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.spark_tuning import planned_once
 from lake_assets.tables.writing.commit_counts import count_properties
-from lake_assets.tables.writing.publication import Branch, committing, on_branch
-
-if TYPE_CHECKING:
-    from lake_assets.tables.audits.audit_gate import Gate
+from lake_assets.tables.writing.publication import Branch, Commit, committing
 
 # The name of a MERGE's source in its SQL.
 _SOURCE = new_name()
@@ -31,53 +24,22 @@ class BranchWriter:
     """Writes to one table in one step: each method is one commit of a branch, which is published at its end.
 
     Attributes:
-        before: the table as it was loaded when the step decided what to write; None: there was none, and only
-            `all_rows` can write. Nothing is published if another writer has changed the table since.
+        commit: what is committed; without its `base`, only `all_rows` can write.
         types: Spark's types by column of the table, in its order.
-        marks: the watermarks of the commit; None: unchanged.
-        gate: the audits of the table; None: it has none.
-        properties: further properties of the commit.
-        settings: table properties that are set with the commit.
         quiet: whether `nothing` commits nothing.
         few: whether the table is small, and few rows are written.
     """
 
-    lake: LakeBase
-    table: TableId
-    before: Table | None
-    types: Mapping[str, str]
-    marks: Watermarks | None
-    gate: Gate | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    commit: Commit
+    types: Mapping[str, str] = field(default_factory=dict)
     quiet: bool = False
     few: bool = False
-
-    @property
-    def name(self) -> str:
-        """The table in SQL."""
-        return self.lake.sql_name(self.table)
-
-    @contextmanager
-    def branch(self, properties: Mapping[str, str] | None = None, *, audited: bool = True) -> Generator[Branch]:
-        """Yield a branch to write to; it is published at the end of the context.
-
-        Raises:
-            ConcurrentWriteError: another writer has changed the table. Nothing is published.
-            AuditFailedError: a blocking audit fails. Nothing is published.
-        """
-        assert self.before is not None
-        gate = self.gate.blocking if self.gate and audited else None
-        all_properties = {**self.properties, **(properties or {})}
-        with on_branch(self.lake, self.table, self.before, self.marks, gate=gate, properties=all_properties) as branch:
-            branch.settings |= self.settings
-            yield branch
 
     def nothing(self) -> None:
         """Move only the watermarks."""
         if not self.quiet:
-            with self.branch(audited=False) as branch:
-                self.append_to(branch, self.lake.spark().table(self.name).limit(0))
+            with self.commit.branch(audited=False) as branch:
+                self.append_to(branch, self.commit.lake.spark().table(self.commit.name).limit(0))
 
     def append(self, rows: DataFrame, before_publishing: Callable[[], Mapping[str, str] | None] | None = None) -> None:
         """Add rows with the table's columns.
@@ -85,7 +47,7 @@ class BranchWriter:
         `before_publishing` is called after they are written; it returns table properties to set when they are
         published.
         """
-        with self.branch() as branch:
+        with self.commit.branch() as branch:
             self.append_to(branch, rows)
             if before_publishing:
                 branch.settings |= before_publishing() or {}
@@ -96,7 +58,7 @@ class BranchWriter:
 
     def overwrite(self, rows: DataFrame, where: str = "true") -> None:
         """Replace all rows, or the rows that meet a condition."""
-        with self.branch() as branch:
+        with self.commit.branch() as branch:
             self.overwrite_on(branch, rows, where)
 
     def overwrite_on(
@@ -106,7 +68,8 @@ class BranchWriter:
 
         `changed`: how many rows are inserted, updated and deleted, of those that are written.
         """
-        with committing(self.lake.spark(), self.table, None, count_properties(*changed) if changed else None):
+        counted = count_properties(*changed) if changed else {}
+        with committing(self.commit.lake.spark(), self.commit.table, counted):
             rows.select(*map(quote, self.types)).writeTo(branch.name).overwrite(F.expr(where))
 
     def merge(
@@ -129,10 +92,11 @@ class BranchWriter:
             properties: further properties of the commit.
         """
         condition = f"{on} AND {pruning.condition}" if pruning and pruning.condition else on
-        with self.branch(properties) as branch:
-            with planned_once(self.lake, when=self.few, as_one=True):
+        lake = self.commit.lake
+        with self.commit.branch(properties) as branch:
+            with planned_once(lake, when=self.few, as_one=True):
                 sql = f"MERGE INTO {branch.name} t USING {_SOURCE} s ON {condition} {' '.join(clauses)}"
-                over(self.lake.spark(), sql, {_SOURCE: rows}, pruning.values if pruning else {})
+                over(lake.spark(), sql, {_SOURCE: rows}, pruning.values if pruning else {})
             if check:
                 check(branch)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
@@ -38,22 +38,19 @@ _LOST = (MovedError, CommitFailedException)
 
 
 @contextlib.contextmanager
-def committing(
-    spark: SparkSession, table: TableId, marks: Watermarks | None, more: Mapping[str, str] | None = None
-) -> Generator[None]:
-    """Add watermarks (None: unchanged) and more properties to every Iceberg commit of this session within the context.
+def committing(spark: SparkSession, table: TableId, properties: Mapping[str, str]) -> Generator[None]:
+    """Add properties to every Iceberg commit of this session within the context.
 
     Raises:
         ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
     """
-    watermark = to_properties(marks) if marks is not None else {}
-    properties = {_PREFIX + k: v for k, v in {**watermark, **(more or {})}.items()}
-    set_all(spark, properties)
+    prefixed = {_PREFIX + k: v for k, v in properties.items()}
+    set_all(spark, prefixed)
     try:
         with as_race(table):
             yield
     finally:
-        for key in properties:
+        for key in prefixed:
             spark.conf.unset(key)
 
 
@@ -69,52 +66,101 @@ class Branch:
 
     ref: str
     name: str
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str]
 
 
-@contextlib.contextmanager
-def on_branch(
-    lake: LakeBase,
-    table: TableId,
-    before: Table,
-    marks: Watermarks | None,
-    *,
-    gate: Gate | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> Generator[Branch]:
-    """Create a branch of the table, and move main to it at the end of the context.
+@dataclass(frozen=True)
+class Commit:
+    """What a step commits to a table, and what the table must still be then: built once, and handed down.
 
-    Reads from the branch are reads of main until the end. If the catalog allows it, publishing is one commit without
-    Spark, which also sets the branch's `settings` and drops it.
-
-    Args:
+    Attributes:
         lake: the lake.
         table: the written table.
-        before: the table as it was loaded when the step decided what to write.
-        marks: the watermarks of the commit; None: unchanged.
-        gate: the audits that must pass before main is moved; None: no audits.
-        properties: other properties of the commit.
-
-    Raises:
-        ConcurrentWriteError: another writer has changed the table since `before` was loaded.
-        AuditFailedError: a blocking audit fails; main does not move.
+        base: the table as it was loaded when the step decided what to write; None: there was none. Nothing is
+            published if another writer has changed the table since.
+        marks: the watermarks; None: unchanged.
+        gate: the audits of the table; None: it has none.
+        properties: further properties of the snapshot.
+        settings: table properties that are set with it.
     """
-    ref, audited = branch_name(), gate.properties(before) if gate else {}
-    check_unchanged(table, before, lake.table(table))
-    branch = Branch(ref, f"{lake.sql_name(table)}.`branch_{ref}`")
-    with committing(lake.spark(), table, marks, {**audited, **(properties or {})}):
-        if refs.can_commit(lake.catalog):
-            branched = _branched_beside_spark(lake, table, before, branch)
-        else:
-            branched = _branched_by_spark(lake, table, before, branch)
-        with branched, _lost_if_changed(lake, table, before):
-            yield branch
-            if gate:
-                gate.audit_branch(ref, before)
+
+    lake: LakeBase
+    table: TableId
+    base: Table | None
+    marks: Watermarks | None = None
+    gate: Gate | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The table in SQL."""
+        return self.lake.sql_name(self.table)
+
+    @property
+    def existing(self) -> Table:
+        """The table as the step found it, which exists."""
+        assert self.base is not None
+        return self.base
+
+    @property
+    def snapshot_properties(self) -> dict[str, str]:
+        """The properties of the snapshot, with the watermarks."""
+        return {**(to_properties(self.marks) if self.marks is not None else {}), **self.properties}
+
+    def check_audits(self, types: Mapping[str, str]) -> None:
+        """Refuse audits that do not match the table's columns, by Spark SQL type."""
+        if self.gate:
+            self.gate.check(types)
+
+    def check_unchanged(self) -> None:
+        """Raise ConcurrentWriteError if another writer has changed the table since it was loaded."""
+        if why := TableState.of(self.existing).changed(TableState.of(self.lake.table(self.table))):
+            raise lost(self.table, why)
+
+    def after_own_changes(self) -> Commit:
+        """Return the commit to the table as it is after the step itself has created it, or changed its columns.
+
+        Raises:
+            ConcurrentWriteError: another writer has changed anything else since `base` was loaded.
+        """
+        now, base = self.lake.table(self.table), self.base
+        if base is None and now.metadata.current_snapshot_id is not None:
+            raise lost(self.table, "it was created")
+        if base is not None and (why := TableState.of(base).changed(TableState.of(now), but=("current-schema-id",))):
+            raise lost(self.table, why)
+        return replace(self, base=now)
+
+    @contextlib.contextmanager
+    def branch(self, properties: Mapping[str, str] | None = None, *, audited: bool = True) -> Generator[Branch]:
+        """Create a branch of the table, and move main to it at the end of the context.
+
+        Reads from the branch are reads of main until the end. If the catalog allows it, publishing is one commit
+        without Spark, which also sets the branch's `settings` and drops it.
+
+        Args:
+            properties: further properties of the snapshot.
+            audited: whether the blocking audits must pass before main is moved.
+
+        Raises:
+            ConcurrentWriteError: another writer has changed the table since `base` was loaded.
+            AuditFailedError: a blocking audit fails; main does not move.
+        """
+        ref, gate = branch_name(), self.gate.blocking if self.gate and audited else None
+        passed = gate.properties(self.existing) if gate else {}
+        self.check_unchanged()
+        branch = Branch(ref, f"{self.name}.`branch_{ref}`", dict(self.settings))
+        all_properties = {**self.snapshot_properties, **passed, **(properties or {})}
+        with committing(self.lake.spark(), self.table, all_properties):
+            branched = _branched_beside_spark if refs.can_commit(self.lake.catalog) else _branched_by_spark
+            with branched(self, branch), _lost_if_changed(self):
+                yield branch
+                if gate:
+                    gate.audit_branch(ref, self.existing)
 
 
 @contextlib.contextmanager
-def _lost_if_changed(lake: LakeBase, table: TableId, before: Table) -> Generator[None]:
+def _lost_if_changed(commit: Commit) -> Generator[None]:
     """Turn an unnamed error into a lost race, if another writer has changed the table: Spark's messages are of columns
     that are no longer there, and the like."""
     try:
@@ -122,39 +168,20 @@ def _lost_if_changed(lake: LakeBase, table: TableId, before: Table) -> Generator
     except LakeError:
         raise
     except Exception as e:
-        now = lake.find(table)
-        if why := TableState.of(before).changed(TableState.of(now)) if now is not None else "it was dropped":
-            raise lost(table, why) from e
+        now = commit.lake.find(commit.table)
+        if why := TableState.of(commit.existing).changed(TableState.of(now)) if now is not None else "it was dropped":
+            raise lost(commit.table, why) from e
         raise
 
 
-def check_unchanged(table: TableId, before: Table, now: Table) -> None:
-    """Raise ConcurrentWriteError if another writer has changed a table since it was loaded."""
-    if why := TableState.of(before).changed(TableState.of(now)):
-        raise lost(table, why)
-
-
-def loaded_again(lake: LakeBase, table: TableId, before: Table | None) -> Table:
-    """Load a table again after the step itself has created it, or changed its columns.
-
-    Raises:
-        ConcurrentWriteError: another writer has changed anything else since `before` was loaded.
-    """
-    now = lake.table(table)
-    if before is None and now.metadata.current_snapshot_id is not None:
-        raise lost(table, "it was created")
-    if before is not None and (why := TableState.of(before).changed(TableState.of(now), but=("current-schema-id",))):
-        raise lost(table, why)
-    return now
-
-
 @contextlib.contextmanager
-def _branched_beside_spark(lake: LakeBase, table: TableId, before: Table, branch: Branch) -> Generator[None]:
-    """Implement `on_branch` with metadata commits of this process; Spark only writes."""
-    base, ref = TableState.of(before), branch.ref
+def _branched_beside_spark(commit: Commit, branch: Branch) -> Generator[None]:
+    """Implement `Commit.branch` with metadata commits of this process; Spark only writes."""
+    before, table, ref = commit.existing, commit.table, branch.ref
+    base = TableState.of(before)
     # A run that is killed here leaves its branch behind: the next step drops it.
     if base.snapshot is None:
-        lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} CREATE BRANCH `{ref}` RETAIN 1 DAYS")
+        commit.lake.spark().sql(f"ALTER TABLE {commit.name} CREATE BRANCH `{ref}` RETAIN 1 DAYS")
     else:
         try:
             refs.create_branch(before, ref, base.snapshot, days=1)
@@ -180,23 +207,23 @@ def _branched_beside_spark(lake: LakeBase, table: TableId, before: Table, branch
 
 
 @contextlib.contextmanager
-def _branched_by_spark(lake: LakeBase, table: TableId, before: Table, branch: Branch) -> Generator[None]:
-    """Implement `on_branch` for every catalog.
+def _branched_by_spark(commit: Commit, branch: Branch) -> Generator[None]:
+    """Implement `Commit.branch` for every catalog.
 
     Settings are set by a commit after the rows are published: a step that is killed in between leaves a definition
     that is not the declared one, and the next step computes the table again.
     """
-    spark, name, ref = lake.spark(), lake.sql_name(table), branch.ref
-    snapshot = before.metadata.current_snapshot_id
+    spark, name, ref = commit.lake.spark(), commit.name, branch.ref
+    snapshot = commit.existing.metadata.current_snapshot_id
     at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
     # A run that is killed here leaves its branch behind: the next step drops it.
     spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{ref}` {at} RETAIN 1 DAYS")
     try:
         yield
-        check_unchanged(table, before, lake.table(table))
+        commit.check_unchanged()
         spark.sql(
-            f"CALL `{lake.config.name}`.system.fast_forward("
-            f"table => {literal(_quoted(table))}, branch => 'main', to => '{ref}')"
+            f"CALL `{commit.lake.config.name}`.system.fast_forward("
+            f"table => {literal(_quoted(commit.table))}, branch => 'main', to => '{ref}')"
         )
         if branch.settings:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({assignments(branch.settings)})")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
@@ -16,16 +15,13 @@ from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import literal
 from lake_assets.tables.schema_changes import Change, Columns
 from lake_assets.tables.spark_frames import temp_view
-from lake_assets.tables.writing.publication import assignments, check_unchanged, committing
+from lake_assets.tables.writing.publication import Commit, assignments, committing
 from lake_assets.tables.writing.races import lost
 from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY
-
-if TYPE_CHECKING:
-    from lake_assets.tables.audits.audit_gate import Gate
 
 # Suffix of a column while it is renamed to a name that differs only in case.
 _RENAMING = "__renaming"
@@ -72,50 +68,39 @@ def create(
 
 
 def replace_table(
-    lake: LakeBase,
-    table: TableId,
+    commit: Commit,
     rows: DataFrame,
-    marks: Watermarks | None,
     properties: Mapping[str, str],
     *,
-    before: Table | None,
-    gate: Gate | None = None,
     sort_by: Sequence[str] = (),
     partitioned_by: str = "",
-    more: Mapping[str, str] | None = None,
 ) -> None:
     """Create a table of its first rows, or replace it by rows, in one commit: it is never visible without them.
 
     Args:
-        lake: the lake.
-        table: the table.
-        rows: all of its rows.
-        marks: the watermarks of the commit; None: none.
+        commit: what is committed with the rows.
+        rows: all rows of the table.
         properties: its properties; a replaced table keeps the others that it has.
-        before: the table as it was loaded when the step decided what to write; None: there was none.
-        gate: its audits.
         sort_by: the columns by which files are sorted.
         partitioned_by: SQL of its partition fields.
-        more: further properties of the commit.
 
     Raises:
         ConcurrentWriteError: another run has changed the table, or created it first. Replacing that one would take the
             history from whatever has read it.
         AuditFailedError: a blocking audit fails; the table is unchanged.
     """
+    lake, table = commit.lake, commit.table
     lake.ensure_namespace(table.namespace)
-    if before is not None:
-        check_unchanged(table, before, lake.table(table))
-    if gate and gate.is_blocking:
-        rows = gate.audit_rows(rows)
-    create, place = ("CREATE", lake.location_of(table)) if before is None else ("CREATE OR REPLACE", None)
+    if commit.base is not None:
+        commit.check_unchanged()
+    if commit.gate and commit.gate.is_blocking:
+        rows = commit.gate.audit_rows(rows)
+    create, place = ("CREATE", lake.location_of(table)) if commit.base is None else ("CREATE OR REPLACE", None)
+    definition = _definition(place, {**properties, **commit.settings}, partitioned_by)
     # A new table has no sort order yet.
     rows = rows.sortWithinPartitions(*map(quote, sort_by)) if sort_by else rows
-    with temp_view(rows) as view, committing(lake.spark(), table, marks, more):
-        lake.spark().sql(
-            f"{create} TABLE {lake.sql_name(table)} {_definition(place, properties, partitioned_by)} "
-            f"AS SELECT * FROM {view}"
-        )
+    with temp_view(rows) as view, committing(lake.spark(), table, commit.snapshot_properties):
+        lake.spark().sql(f"{create} TABLE {commit.name} {definition} AS SELECT * FROM {view}")
     sort_files(lake, table, sort_by)
 
 

@@ -144,7 +144,7 @@ class TableWriter(BranchWriter):
         coming = f"max({COPIES})"
         rows, (count, most, most_gone, updated, inserted) = computed(
             over(
-                self.lake.spark(),
+                self.commit.lake.spark(),
                 f"SELECT {', '.join([*selected, *values])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
                 f"sum(IF({COPIES} > 0, {COPIES}, 0)) AS __coming, sum(IF({COPIES} < 0, -{COPIES}, 0)) AS __going "
                 f"FROM ({net(delta, self.types)}) GROUP BY {', '.join(map(quote, key))}",
@@ -182,7 +182,7 @@ class TableWriter(BranchWriter):
             Why nothing was written: the table holds fewer copies of a row than the change deletes. Empty if the change
                 was written.
         """
-        spark, columns = self.lake.spark(), list(self.types)
+        spark, columns = self.commit.lake.spark(), list(self.types)
         changed, (count, gone, copies_in, copies_out) = computed(
             over(spark, net(delta, self.types), frames or {}), "count(*)", f"count_if({COPIES} < 0)", *_MOVED
         )
@@ -201,7 +201,7 @@ class TableWriter(BranchWriter):
         remaining, (matched, short) = computed(
             over(
                 spark,
-                f"SELECT {firsts}, CAST(count(*) + first(s.{COPIES}) AS INT) AS __left FROM {self.name} t "
+                f"SELECT {firsts}, CAST(count(*) + first(s.{COPIES}) AS INT) AS __left FROM {self.commit.name} t "
                 f"JOIN {named} s ON {on} GROUP BY {by}",
                 {named: deleted},
                 pruning.values,
@@ -231,18 +231,18 @@ class TableWriter(BranchWriter):
             KeyMissingError: two of the new rows share a key.
         """
         named, lost = new_name(), ""
-        delta = signed(named, self.name, self.types)
+        delta = signed(named, self.commit.name, self.types)
         # Zeros with different signs are one key to a MERGE, but different values.
         if key and not any(self.types[k] in FLOATING for k in key):
             lost = self.change(delta, key, {named: rows})
             if not lost:
                 return ""
-            log.warning("%s: %s: its rows are compared as a whole", self.table, lost)
+            log.warning("%s: %s: its rows are compared as a whole", self.commit.table, lost)
             # `change` has seen the rows that differ, and not those that share their keys.
             self.check_key(rows, key)
         both = f"CAST(count_if({SIGN} > 0) AS INT) AS __new, CAST(count_if({SIGN} < 0) AS INT) AS __stored"
         changed, (count, gone, copies_in, copies_out) = computed(
-            over(self.lake.spark(), net(delta, self.types, both), {named: rows}),
+            over(self.commit.lake.spark(), net(delta, self.types, both), {named: rows}),
             "count(*)",
             "count_if(__stored > __new)",
             *_MOVED,
@@ -290,34 +290,32 @@ class TableWriter(BranchWriter):
             Whether the table was replaced, with its history.
         """
         kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
-        if is_same is None and self.before is not None:
-            is_same = all(self.before.properties.get(p) == definition.get(p) for p in DEFINITION)
+        commit, base = replace(self.commit, settings=settings), self.commit.base
+        if is_same is None and base is not None:
+            is_same = all(base.properties.get(p) == definition.get(p) for p in DEFINITION)
         if (
             is_same
-            and self.before is not None
-            and self.before.metadata.current_snapshot_id is not None
+            and base is not None
+            and base.metadata.current_snapshot_id is not None
             and list(kinds.items()) == list(self.types.items())
             and not incomparable(kinds)
         ):
             try:
-                replace(self, settings=settings).differences(rows, key)
+                replace(self, commit=commit).differences(rows, key)
             except Exception as e:
-                if not is_unreadable(e, self.before.location()):
+                if not is_unreadable(e, base.location()):
                     raise
-                log.warning("%s: all rows are written again, since the stored rows cannot be read: %s", self.table, e)
+                log.warning("%s: all rows are written again, since the stored rows cannot be read: %s", commit.table, e)
             else:
                 return False
-        replace_table(
-            self.lake, self.table, rows, self.marks, {**definition, **settings}, before=self.before,
-            gate=self.gate, sort_by=sort_by, partitioned_by=partitioned_by, more=self.properties,
-        )  # fmt: skip
+        replace_table(commit, rows, definition, sort_by=sort_by, partitioned_by=partitioned_by)
         return True
 
     # --- -------------------------------------------------------------------------------------------------------
 
     def _no_key(self, key: Sequence[str], copies: int, values: Iterable[object]) -> KeyMissingError:
         return KeyMissingError(
-            f"{self.table}: {', '.join(key)} is declared as its key, and the query gives {copies} rows for "
+            f"{self.commit.table}: {', '.join(key)} is declared as its key, and the query gives {copies} rows for "
             f"{tuple(values)}: declare a key that identifies each row, or none"
         )
 
@@ -326,17 +324,17 @@ class TableWriter(BranchWriter):
         return self.types[column] in FLOATING
 
     def _pruned(self, rows: DataFrame, key: Sequence[str], at_most: int | None = None) -> Pruning:
-        assert self.before is not None
-        if size_of(self.before)[1] <= thresholds.SMALL_TARGET_ROWS:
+        base = self.commit.existing
+        if size_of(base)[1] <= thresholds.SMALL_TARGET_ROWS:
             return Pruning("", {}, "the table is small")
-        return prune(rows, key, self.before, at_most=at_most)
+        return prune(rows, key, base, at_most=at_most)
 
     def _growth(self, branch: Branch) -> tuple[int, int | None]:
         """Return how many more rows a branch of the table has, and how many were written; from summaries if they tell.
 
         The summary of a commit that rewrites files also counts rows that were there or deleted before.
         """
-        snapshot, table = self._written(branch), self.lake.table(self.table)
+        snapshot, table = self._written(branch), self.commit.lake.table(self.commit.table)
         if snapshot is None:
             return 0, 0
         summary = summary_of(snapshot)
@@ -348,8 +346,8 @@ class TableWriter(BranchWriter):
 
     def _written(self, branch: Branch) -> Snapshot | None:
         """Return the snapshot that was written to a branch of the table; None if nothing was."""
-        snapshot = self.lake.table(self.table).snapshot_by_name(branch.ref)
-        current = self.before and self.before.metadata.current_snapshot_id
+        snapshot = self.commit.lake.table(self.commit.table).snapshot_by_name(branch.ref)
+        current = self.commit.existing.metadata.current_snapshot_id
         return None if snapshot is None or snapshot.snapshot_id == current else snapshot
 
     def _count(self, table: Table, snapshot: Snapshot | None) -> int:
@@ -357,7 +355,8 @@ class TableWriter(BranchWriter):
         count = rows_in(table, snapshot)
         if snapshot is None or count is not None:
             return count or 0
-        return self.lake.spark().read.option("versionAsOf", str(snapshot.snapshot_id)).table(self.name).count()
+        read = self.commit.lake.spark().read.option("versionAsOf", str(snapshot.snapshot_id))
+        return read.table(self.commit.name).count()
 
     def _all_same(self) -> list[str]:
         return [same(c, kind) for c, kind in self.types.items()]
