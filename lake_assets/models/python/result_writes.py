@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
+from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError, SchemaConflictError
 from lake_assets.lake import LakeBase, quote, thresholds
 from lake_assets.lake.column_spelling import caseless, clashes
 from lake_assets.lake.metadata.watermark import Watermarks
@@ -22,9 +22,11 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
 from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.audits.audit_gate import Gate
+from lake_assets.tables.schema_changes import Change, evolve
+from lake_assets.tables.writing.publication import check_unchanged, loaded_again
 from lake_assets.tables.writing.row_differences import FOUND, duplicate_key, incomparable, signed
-from lake_assets.tables.writing.table_ddl import columns_of, definition_of
-from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
+from lake_assets.tables.writing.table_ddl import alter, columns_of, definition_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, PAST_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter
 
 DELETED = "_deleted"
@@ -59,6 +61,37 @@ class ResultWriter:
         is_twice = len(columns) < len(rows.columns)
         return is_twice or {c: k for c, k in columns.items() if c != self._flag} != dict(types)
 
+    def with_columns_of(self, rows: DataFrame) -> ResultWriter:
+        """Add the new columns of rows to the table, and return the writer of the table with them.
+
+        Raises:
+            ModelError: values of a column no longer fit its type.
+            ConcurrentWriteError: another writer has changed the table.
+        """
+        assert self.before is not None
+        lake, table = self.lake, self.spec.table
+        types = {c: k for c, k in types_of(rows).items() if c != self._flag}
+        self._check(rows.drop(self._flag) if self._flag else rows, types)
+        check_unchanged(table, self.before, lake.table(table))
+        existing = columns_of(lake, table)
+        changes = [c for name, kind in types.items() for c in self._change(existing, name, kind)]
+        for change in changes:
+            alter(lake, table, change)
+        return replace(self, before=loaded_again(lake, table, self.before))
+
+    def _change(self, existing: Mapping[str, str], name: str, kind: str) -> list[Change]:
+        try:
+            changes = evolve(str(self.spec.table), existing, {name: kind})
+        except SchemaConflictError:
+            changes = [Change("replace", name, kind)]
+        if any(c.kind == "replace" for c in changes):
+            raise ModelError(
+                f"{self.spec.model.where}: model {self.spec.table}: its column {name} is now of type {kind}, and the "
+                f"table has {existing[name]}, which cannot hold it; stored rows are not written again: "
+                f"{self.spec.model.past}. Cast the column to {existing[name]}, or give it another name"
+            )
+        return changes
+
     def everything(self, rows: DataFrame, why: str, *, again: bool) -> StepResult:
         """Replace all rows of the table by the returned ones.
 
@@ -73,7 +106,8 @@ class ResultWriter:
             rows = self.frames.materialize(rows)
             self._check_key(rows)
         writer = self._writer({} if self.before is None else columns_of(self.lake, spec.table))
-        definition = definition_of(spec.pipeline, spec.model.key, {FINGERPRINT_PROPERTY: spec.definition})
+        own = {FINGERPRINT_PROPERTY: spec.definition, PAST_PROPERTY: spec.model.past}
+        definition = definition_of(spec.pipeline, spec.model.key, own)
         writer.all_rows(
             rows, spec.model.key, definition, spec.properties,
             partitioned_by=spec.partitions.field.sql if spec.partitions else "",
@@ -85,7 +119,7 @@ class ResultWriter:
         types, write = columns_of(self.lake, self.spec.table), self.spec.model.write
         self.gate.check(types)
         writer = self._writer(types)
-        columns = [quote(c) for c in types]
+        rows, columns = self._fitting(rows, types), [quote(c) for c in types]
         match write:
             case "append":
                 writer.append(rows.select(*columns))
@@ -110,7 +144,20 @@ class ResultWriter:
         return DELETED if self.spec.model.write == "merge" else ""
 
     def _writer(self, types: Mapping[str, str]) -> TableWriter:
-        return TableWriter(self.lake, self.spec.table, self.before, types, self.marks, self.gate)
+        own = {PAST_PROPERTY: self.spec.model.past}
+        own |= {FINGERPRINT_PROPERTY: self.spec.definition} if self.spec.is_kept else {}
+        stored = self.before.properties if self.before else {}
+        settings = {name: value for name, value in own.items() if stored.get(name, "") != value}
+        return TableWriter(self.lake, self.spec.table, self.before, types, self.marks, self.gate, settings=settings)
+
+    def _fitting(self, rows: DataFrame, types: Mapping[str, str]) -> DataFrame:
+        """Return rows with the table's columns: those that its former rows alone have are null."""
+        existing = types_of(rows)
+        if not self.spec.model.past or {c: k for c, k in existing.items() if c != self._flag} == dict(types):
+            return rows
+        own = [quote(c) for c in existing if c == self._flag]
+        columns = [f"CAST({quote(c) if c in existing else 'NULL'} AS {k}) AS {quote(c)}" for c, k in types.items()]
+        return rows.selectExpr(*columns, *own)
 
     def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""

@@ -22,7 +22,7 @@ from lake_assets.tables.schema_changes import Change, Columns
 from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.writing.publication import assignments, check_unchanged, committing
 from lake_assets.tables.writing.races import lost
-from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY
+from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY, PAST_PROPERTY
 
 if TYPE_CHECKING:
     from lake_assets.tables.audits.audit_gate import Gate
@@ -125,6 +125,7 @@ def definition_of(pipeline: str, key: Sequence[str], properties: Mapping[str, st
         **DEFAULT_PROPERTIES,
         PIPELINE_PROPERTY: pipeline,
         KEY_PROPERTY: json.dumps(list(key)),
+        PAST_PROPERTY: "",
         **(properties or {}),
     }
 
