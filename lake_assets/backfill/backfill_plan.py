@@ -144,6 +144,8 @@ def plan_tables(
         PipelineError: a key is not one of a table's partitions.
     """
     specs = [s for s in pipeline.specs(lake, alone=False) if isinstance(s, ComputedSpec) and s.table in chosen]
+    # What cannot be computed again follows the changes of its sources.
+    chosen = {**chosen, **{s.table: () for s in specs if step_of(s).why_not_rebuilt(lake.find(s.table))}}
     asked = {s.table: f"{s.table}: {_selection(keys)}" for s in specs if (keys := chosen[s.table]) is None or keys}
     left_out = _left_out(lake, specs, chosen, asked)
     tables: list[TablePlan] = []
@@ -182,7 +184,7 @@ def _check(lake: LakeBase, spec: Spec) -> None:
             f"{spec.table} is written by a job, and jobs cannot write to a backfill's working copy: `lake-assets "
             f"rebuild {spec.table}` runs the job over everything"
         )
-    if why := step_of(spec).why_not_rebuilt:
+    if why := step_of(spec).why_not_rebuilt(lake.find(spec.table)):
         raise BackfillError(why)
     if isinstance(spec, StagingSpec):
         raise BackfillError(

@@ -10,9 +10,10 @@ from rich.markup import escape
 from lake_assets.commands.backfill import redo_everything
 from lake_assets.commands.printing import console, outcome_json, print_json
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
+from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.pipeline.redo_table import ROWS_AFTER, ROWS_BEFORE
+from lake_assets.pipeline.redo_table import ROWS_AFTER, ROWS_BEFORE, Past
 from lake_assets.tables.outcome import Outcome
 
 
@@ -24,6 +25,17 @@ def rebuild(
     downstream: Annotated[
         bool, typer.Option("--downstream", help="also redo everything downstream, as one backfill that can be undone")
     ] = False,
+    keep_rows: Annotated[
+        bool,
+        typer.Option(
+            "--keep-rows",
+            help="of a table that cannot be computed again, such as a log: keep its rows, and go on with the present "
+            "declaration from the changes that are still known",
+        ),
+    ] = False,
+    discard_rows: Annotated[
+        bool, typer.Option("--discard-rows", help="of such a table: lose the rows that cannot be computed again")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute TABLE from its sources' current snapshots, and publish it in one commit.
@@ -33,14 +45,17 @@ def rebuild(
     """
     lake, name = Lake.load_existing(), TableId.parse(table)
     declaring = pipeline_of(lake, name, pipeline)
+    if keep_rows + discard_rows + downstream > 1:
+        raise PipelineError("--keep-rows, --discard-rows and --downstream exclude each other: choose one")
+    past: Past | None = "keep" if keep_rows else "discard" if discard_rows else None
     if downstream:
         redo_everything(lake, declaring, name, as_json=as_json)
         return
     if as_json:
-        print_json(outcome_json(declaring.rebuild(lake, name)))
+        print_json(outcome_json(declaring.rebuild(lake, name, past=past)))
         return
     with console.status(f"rebuilding {table}"):
-        outcome = declaring.rebuild(lake, name)
+        outcome = declaring.rebuild(lake, name, past=past)
     _show(outcome)
 
 

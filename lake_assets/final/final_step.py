@@ -131,7 +131,7 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         return self._absorb_or_rebuild(lake, REQUESTED if rebuild else "")
 
     def _absorb_or_rebuild(self, lake: LakeBase, rebuild: str) -> Outcome:
-        return rebuilt_if_lost(self.spec, lambda why: self._absorb(lake, why), rebuild)
+        return rebuilt_if_lost(self.spec, lambda why: self._absorb(lake, why), rebuild, self.recovery("on_gap"))
 
     def _absorb(self, lake: LakeBase, rebuild: str) -> Outcome:
         began = time.monotonic()

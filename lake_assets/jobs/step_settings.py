@@ -54,11 +54,14 @@ class StepSettings:
             if again and (noted := again.windows.get(str(source))) and noted.uuid == window.head.uuid:
                 mark = Watermark(noted.uuid, noted.start) if noted.start is not None else None
                 windows[source] = Window(source, mark, noted.head)
-        advice = (
-            "With `{option}: rebuild` declared, the next step gives the job all that its sources hold; or drop "
-            f"{self.table}, if the job makes it again"
+        return started_again(
+            self,
+            windows,
+            lambda option: (
+                f"With `{option}: rebuild` declared, the next step gives the job all that its sources hold; or drop "
+                f"{self.table}, if the job makes it again"
+            ),
         )
-        return started_again(self, windows, advice=advice)
 
 
 def of_source(by: ByColumn, source: str) -> str | None:

@@ -68,7 +68,9 @@ def table_asset(
                 before = freshness.last_update(context.instance, spec)
                 with with_context(context):
                     aside = yield from redo_together(context, lake, pipeline, spec)
-                is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt and aside is None
+                # What cannot be computed again absorbs what is pending.
+                is_redone = aside is None and not step_of(spec).why_not_rebuilt(lake.find(spec.table))
+                is_rebuild = REBUILD_TAG in context.run.tags and is_redone
                 with with_context(context):
                     pins = run_pins(context.run, declared)
                     if is_rebuild:
@@ -79,7 +81,7 @@ def table_asset(
                 if aside is not None:
                     has_news = outcome.status == "absorbed" or aside.has_news
                     outcome, since = _combined(outcome, aside.outcome), aside.since
-                elif partitions and isinstance(spec, ComputedSpec):
+                elif partitions and is_redone and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
                     outcome = _combined(outcome, redo_partitions(lake, spec, partitions))
                 marks = partition_marks.mark(context, lake, spec, outcome, partitions, since)

@@ -24,6 +24,7 @@ from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
 from lake_assets.pipeline.pending import PendingWindow, pending_of
 from lake_assets.pipeline.redo import redo
+from lake_assets.pipeline.redo_table import Past
 from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
@@ -176,17 +177,20 @@ class Pipeline:
                 outcomes.append(_guarded(lambda s=step: retried(lake, s.spec, lambda: s.replay(lake)), spec))
         return outcomes
 
-    def rebuild(self, lake: LakeBase, table: str | TableId) -> Outcome:
+    def rebuild(self, lake: LakeBase, table: str | TableId, *, past: Past | None = None) -> Outcome:
         """Compute one table from the current contents of its sources, and publish it in one commit.
 
         Downstream tables follow with the next run.
 
         Args:
             table: a staging, final or model table of this pipeline.
+            past: for a table that holds rows that cannot be computed again: `keep` them, and go on with the present
+                declaration; or `discard` them.
 
         Raises:
             PipelineError: the pipeline has no such table.
-            RebuildError: the table cannot be rebuilt: it is a raw table, or its sources are missing or empty.
+            RebuildError: the table cannot be rebuilt: it is a raw table, or its sources are missing or empty; or
+                `past` has to be chosen.
             LakeError: see the steps.
         """
         name = TableId.parse(table)
@@ -194,7 +198,7 @@ class Pipeline:
         if name not in specs:
             existing = ", ".join(map(str, specs)) or "none"
             raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {existing}")
-        return redo(lake, specs[name], file=self.path)
+        return redo(lake, specs[name], file=self.path, past=past)
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from lake_assets.lake import LakeBase
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.redo_rows import recompute
-from lake_assets.pipeline.redo_table import rebuild
+from lake_assets.pipeline.redo_table import Past, rebuild
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope, rows_of_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.tables.outcome import Outcome
@@ -27,6 +27,7 @@ def redo(
     pins: SnapshotPins | None = None,
     *,
     file: Path | None = None,
+    past: Past | None = None,
 ) -> Outcome:
     """Redo a table, or some of its rows.
 
@@ -36,12 +37,13 @@ def redo(
         scope: the rows.
         pins: snapshots that the models of this run have read so far; for everything.
         file: the file of the pipeline, for the note of a failure; for everything.
+        past: what becomes of rows that cannot be computed again; for everything.
 
     Raises:
         LakeError: see `redo_table.rebuild` and `redo_rows.recompute`.
     """
     if scope == EVERYTHING:
-        return rebuild(lake, spec, pins, file=file)
+        return rebuild(lake, spec, pins, file=file, past=past)
     assert isinstance(spec, ComputedSpec)
     return recompute(lake, spec, scope)
 

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError
+from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError, RebuildError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_step import all_rows
 from lake_assets.lake import LakeBase, quote
@@ -28,6 +28,7 @@ from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
 from lake_assets.pipeline.row_scope import RowScope
 from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.table_graph import ComputedSpec
+from lake_assets.pipeline.table_steps import step_of
 from lake_assets.pipeline.verification import expected_rows, planned_at
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
@@ -66,6 +67,7 @@ def recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
     partitions, all partitions are computed: partitions of different computations may not add up to a valid result.
 
     Raises:
+        RebuildError: the table holds rows that cannot be computed again.
         NotRunError: the table does not exist yet, or has absorbed nothing.
         DefinitionChangedError: the table was built from another declaration: absorb first.
         SnapshotExpiredError, SnapshotNotFoundError: a snapshot that it has absorbed is missing.
@@ -82,6 +84,8 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
         raise NotRunError(f"{name} was never run: it has no rows to recompute")
     check_owner_in(table, spec.table, spec.pipeline)
     forget_failed(lake, spec.table, table)
+    if why := step_of(spec).why_not_rebuilt(table):
+        raise RebuildError(why)
     head, marks = table.metadata.current_snapshot_id, read_marks(table)
     with contextlib.ExitStack() as scope:
         expected = _expected(lake, spec, table, chosen, scope)

@@ -17,6 +17,7 @@ from lake_assets.errors import (
     LakeError,
     MissingDataFileError,
 )
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import as_named, named_errors, spark_error_text
 from lake_assets.lake.metadata import clock_skew, metadata_versions
@@ -27,7 +28,6 @@ from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
 from lake_assets.tables import leftovers, standing_failures
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.snapshot_retention import keep_own, keep_sources, release
 from lake_assets.tables.writing.races import as_race
 
@@ -146,17 +146,14 @@ def _lost_history(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generat
     try:
         yield
     except (CorruptMetadataError, MissingDataFileError) as e:
-        message, target = str(e), step.spec.table
-        if LOST_FILE_ADVICE not in message or step.why_not_rebuilt:
+        message = str(e)
+        if LOST_FILE_ADVICE not in message or isinstance(step.spec, RawSpec):
             raise
         for source in step.spec.sources:
             table = lake.find(source)
             if table is None or f"{_path(table.location())}/" not in message or lost_file(table) is not None:
                 continue
-            advice = (
-                f"Only past snapshots of {source} name it. Restore the file from a backup; or "
-                f"{rebuild_advice(target, *step.spec.sources)}"
-            )
+            advice = f"Only past snapshots of {source} name it. Restore the file from a backup; or {step.recovery()}"
             raise type(e)(message.replace(LOST_FILE_ADVICE, advice)) from e
         raise
 

@@ -238,6 +238,12 @@ def expected_rows(
             f"the {'declaration' if is_python else 'query'} of {spec.table} was changed since the table was computed: "
             f"run `lake-assets rebuild {spec.table}`, then verify"
         )
+    if is_python and spec.model.past and spec.model.full is None:
+        advice = "" if spec.place is None else ". With `full`, a function that computes all of its rows, it can"
+        raise ModelError(
+            f"{spec.table} cannot be compared with computed rows: {spec.model.past}. If its inputs tell all of its "
+            f"rows, declare `on_query_change: rebuild`{advice}"
+        )
     marks = read_marks(table)
     pinned = {
         t: _pinned(lake, spec.table, t, marks.get(str(t))) for t in dict.fromkeys((*spec.sources, *lookups_of(spec)))

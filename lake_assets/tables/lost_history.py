@@ -11,7 +11,7 @@ from lake_assets.errors import CorruptMetadataError, LakeError, LostEventsError,
 from lake_assets.lake import TableId
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.pending_windows import Window, rebuild_advice
+from lake_assets.tables.pending_windows import Window
 
 log = logging.getLogger(__name__)
 Policy = Literal["stop", "rebuild"]
@@ -42,15 +42,15 @@ class Declared(Protocol):
 
 
 def started_again(
-    declared: Declared, windows: Mapping[TableId, Window], *, may_stop: bool = True, advice: str = ""
+    declared: Declared, windows: Mapping[TableId, Window], advice: Callable[[str], str], *, may_stop: bool = True
 ) -> dict[TableId, Window]:
     """Let all windows start at the beginning if the history of one is lost.
 
     Args:
         declared: the table.
         windows: by source.
+        advice: how to recover, by the option that lets the next run do so.
         may_stop: whether the table stops where it is declared to; not if it computes everything in any case.
-        advice: how to recover, with `{option}` for the declared option; default: rebuild the table.
 
     Raises:
         TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the table is declared to stop.
@@ -58,15 +58,18 @@ def started_again(
     lost = [w.lost for w in windows.values() if w.lost]
     for why in lost if may_stop else ():
         if getattr(declared, why.option) == "stop":
-            default = rebuild_advice(declared.table, *declared.sources, option=why.option)
-            raise why.error(advice.format(option=why.option) if advice else default)
+            raise why.error(advice(why.option))
     return {s: replace(w, mark=None) for s, w in windows.items()} if lost else dict(windows)
 
 
-def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuild: str) -> Outcome:
+def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuild: str, advice: str) -> Outcome:
     """Run a step; if it needs events or files of the past that are gone, rebuild the table or stop, as declared.
 
-    The step is called with the reason for a rebuild; empty: it only absorbs changes.
+    Args:
+        declared: the table.
+        absorb: the step, called with the reason for a rebuild; empty: it only absorbs changes.
+        rebuild: the reason for a rebuild that was requested; empty: none was.
+        advice: how to recover, if the table stops.
 
     Raises:
         LostEventsError, MissingDataFileError, CorruptMetadataError: the table is declared to stop; or a rebuild would
@@ -82,7 +85,6 @@ def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuil
         if rebuild or ".metadata.json" in str(e):
             raise
         if declared.on_gap == "stop":
-            advice = rebuild_advice(declared.table, *declared.sources, option="on_gap")
             raise type(e)(f"{e}. {advice}") from e
         log.warning("%s: rebuilt: %s", declared.table, e)
         return absorb(f"the history of {', '.join(map(str, declared.sources))} is lost ({e})")

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import LOST_FILE_ADVICE
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.pending_windows import Window, missing_sources
+from lake_assets.tables.pending_windows import Window, missing_sources, rebuild_advice
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.writing.table_ddl import check_owner_in
 
@@ -162,10 +162,13 @@ class TableStep(ABC, Generic[S, P]):
         `rebuild`: compute the table from the current contents of its sources.
         """
 
-    @property
-    def why_not_rebuilt(self) -> str:
-        """The reason why the table cannot be rebuilt from its sources; empty: it can."""
+    def why_not_rebuilt(self, table: Table | None) -> str:
+        """Return why a table (None: it does not exist) is not rebuilt from its sources; empty: it can be."""
         return ""
+
+    def recovery(self, option: str = "") -> str:
+        """Return how to go on after lost history; `option` is the setting by which the next run does so by itself."""
+        return rebuild_advice(self.spec.table, *self.spec.sources, option=option)
 
     def replay(self, lake: LakeBase) -> Outcome:
         """Read rejected records again, and insert those that can be read now."""

@@ -111,9 +111,8 @@ class RawStep(TableStep[RawSpec, Pins]):
             details=landed.details,
         )
 
-    @property
-    def why_not_rebuilt(self) -> str:
-        """The reason: a raw table may be the only copy of its records."""
+    def why_not_rebuilt(self, table: Table | None) -> str:
+        """Return the reason: a raw table may be the only copy of its records."""
         return (
             f"{self.spec.table} is a raw table: it holds records as they arrived, and may be their only copy, so it is "
             "not rebuilt. To read its records again, `lake-assets rebuild` its staging tables"

@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame
 from lake_assets.errors import InvalidNameError, ModelError
 from lake_assets.lake import TableId
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup
+from lake_assets.tables.writing.table_state import APPENDED
 
 WriteMode = Literal["append", "merge", "replace-keys", "replace-ranges", "overwrite"]
+OnChange = Literal["rebuild", "stop", "keep"]
 Function = Callable[..., DataFrame]
 Kind = type[Changes] | type[Lookup] | type[Affected]
 _KINDS = (Changes, Lookup, Affected)
@@ -42,6 +44,7 @@ class PythonModel:
         back, forward: how far before and after its own value of the replaced column a row reads (`2d`, or a number in
             the unit of the column).
         on_lookup_change: whether a changed lookup recomputes the table.
+        declared_on_change: what a changed declaration does; None: it depends on `past`.
         settings: further settings, as in the YAML of a SQL model.
     """
 
@@ -59,6 +62,7 @@ class PythonModel:
     back: str | float = 0
     forward: str | float = 0
     on_lookup_change: Literal["ignore", "rebuild"] = "ignore"
+    declared_on_change: OnChange | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,6 +72,22 @@ class PythonModel:
     def __call__(self, *args: Any, **kwargs: Any) -> DataFrame:
         """Call the function."""
         return self.function(*args, **kwargs)
+
+    @property
+    def past(self) -> str:
+        """What of the past the table holds that its inputs do not; empty: its rows can be computed again."""
+        declared = self.declared_on_change
+        if declared == "rebuild" or self.write == "overwrite":
+            return ""
+        if self.write == "append":
+            return APPENDED
+        reads = getattr(self.function, "past", "")
+        return f"its SELECT {reads}" if reads else f"it declares `on_query_change: {declared}`" if declared else ""
+
+    @property
+    def on_query_change(self) -> OnChange:
+        """What a changed declaration does: it rebuilds the table, stops it, or applies to later changes only."""
+        return self.declared_on_change or ("stop" if self.past else "rebuild")
 
     def expression(self, column: str, parameter: str) -> str | None:
         """Return the expression for a replaced column over the rows of an input; None if the input has no
@@ -89,6 +109,7 @@ def model(
     back: str | float = 0,
     forward: str | float = 0,
     on_lookup_change: Literal["ignore", "rebuild"] = "ignore",
+    on_query_change: OnChange | None = None,
     **settings: Any,
 ) -> Callable[[Function], PythonModel]:
     """Declare a table whose rows the decorated function computes.
@@ -114,6 +135,9 @@ def model(
         back, forward: how far before and after its own value of the replaced column a row reads (`2d`, `12h`, or a
             number). Only for `replace-ranges`.
         on_lookup_change: `ignore`: existing rows stay. `rebuild`: everything is recomputed.
+        on_query_change: what another `version`, or other settings here, do. `rebuild`: the next run computes the table
+            again. `stop`: the table stops, and its rows are never computed again unless a command says so; the default
+            of `append`. `keep`: rows stay, and the new declaration applies to later changes.
         settings: further settings of a SQL model in YAML: `audits`, `partitions`, `owners`, `freshness`, `max_rows`,
             `on_gap`, ...
 
@@ -139,6 +163,7 @@ def model(
                 back,
                 forward,
                 on_lookup_change,
+                on_query_change,
                 settings,
             )
             if full is not None and _parameters(full, table) != declared.parameters:
@@ -203,6 +228,13 @@ def _check(declared: PythonModel) -> None:
         raise ValueError(f"`write` is {write!r}: write one of {', '.join(get_args(WriteMode))}")
     if declared.on_lookup_change not in ("ignore", "rebuild"):
         raise ValueError(f"`on_lookup_change` is {declared.on_lookup_change!r}: write ignore or rebuild")
+    if declared.declared_on_change not in (None, *get_args(OnChange)):
+        raise ValueError(f"`on_query_change` is {declared.declared_on_change!r}: write rebuild, stop or keep")
+    if declared.on_lookup_change == "rebuild" and declared.past:
+        raise ValueError(
+            f"`on_lookup_change: rebuild` computes all rows again, and that cannot be done: {declared.past}. Leave it "
+            "out; or declare `on_query_change: rebuild` if the inputs tell all rows"
+        )
     if declared.cumulative not in (True, False):
         raise ValueError(f"`cumulative` is {declared.cumulative!r}: write True or False")
     if write == "merge" and not declared.key:

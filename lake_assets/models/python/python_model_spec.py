@@ -44,6 +44,8 @@ class PythonModelSpec:
         back, forward: how far around its own value a row reads: in seconds, or units of a numeric column.
         on_gap: what to do if the absorbed snapshot of an input has expired.
         on_replaced: what to do if an input was replaced by another table.
+        skipped: the changes that a step takes as absorbed without having read them: those whose history is lost, or
+            all that are pending; empty: none.
     """
 
     table: TableId
@@ -59,6 +61,7 @@ class PythonModelSpec:
     partitions: Partitions | None = None
     on_gap: Literal["stop", "rebuild"] = "stop"
     on_replaced: Literal["stop", "rebuild"] = "stop"
+    skipped: Literal["", "lost", "pending"] = ""
     landing: ClassVar[Path | None] = None
 
     @property
@@ -80,6 +83,11 @@ class PythonModelSpec:
     def sources(self) -> tuple[TableId, ...]:
         """The tables whose changes trigger runs, each once."""
         return tuple(dict.fromkeys((*self.inputs.values(), *self.watched_lookups)))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a changed declaration, or lost history, leaves the rows of the table as they are."""
+        return bool(self.skipped) or self.model.on_query_change == "keep"
 
     @property
     def names_columns_in(self) -> list[str]:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture, capture
-from lake_assets.errors import LakeError, ModelError
+from lake_assets.errors import DefinitionChangedError, LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.models.operators.kept_frames import Frame, Frames, types_of
@@ -28,9 +28,10 @@ from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelSt
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed
-from lake_assets.tables.pending_windows import Window, head_of
+from lake_assets.tables.pending_windows import Window, head_of, window_of
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import columns_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, PAST_PROPERTY
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,66 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
         inputs = (s for s in self.spec.inputs.values() if s in windows)
         return self.spec.model.write != "overwrite" and any(windows[s].lost for s in inputs)
 
+    def windows_of(self, table: Table | None, sources: Mapping[TableId, Table]) -> dict[TableId, Window]:
+        """Return the pending windows; of a table that skips changes, those without what it skips."""
+        spec = self.spec
+        if not spec.skipped:
+            return super().windows_of(table, sources)
+        windows = {s: window_of(spec.table, table, s, sources[s]) for s in spec.sources if s in sources}
+        return {
+            # Due, so that the declaration and the watermarks are stored.
+            s: replace(w, mark=w.head, is_due=True) if w.lost or spec.skipped == "pending" else replace(w, is_due=True)
+            for s, w in windows.items()
+        }
+
+    def is_begun(self, table: Table | None, windows: Mapping[TableId, Window]) -> bool:
+        """Whether a step continues from the table's contents; of a new input, it absorbs all rows."""
+        return self._is_taken_over(table) or super().is_begun(table, windows)
+
+    def is_same_definition(self, table: Table | None) -> bool:
+        """Whether a table was built by the current declaration, or takes it over as it is."""
+        return self._is_taken_over(table) or super().is_same_definition(table)
+
+    def _is_taken_over(self, table: Table | None) -> bool:
+        return self.spec.is_kept and table is not None and FINGERPRINT_PROPERTY in table.properties
+
+    def check_due(self, due: DueModel) -> None:
+        """Raise DefinitionChangedError if the declaration has changed, and the model is declared to stop."""
+        name, stops = self.spec.table, self.spec.model.on_query_change == "stop" and not due.rebuild
+        if stops and due.table is not None and not due.begun and not self.past(due.table):
+            raise DefinitionChangedError(
+                f"{name} was built by another declaration, and it declares `on_query_change: stop`. Restore the former "
+                f"one, or run `lake-assets rebuild {name}`. With `on_query_change: rebuild`, the next run does so"
+            )
+
+    def past(self, table: Table | None) -> str:
+        """Return what of the past the table holds that its inputs do not; empty: its rows can be computed again."""
+        model = self.spec.model
+        return "" if model.declared_on_change == "rebuild" else model.past or super().past(table)
+
+    @property
+    def ways_on(self) -> str:
+        """How the table goes on: with its rows, if the present declaration can add to them."""
+        if not self.spec.model.past:
+            return super().ways_on
+        return (
+            f"`lake-assets rebuild {self.spec.table} --keep-rows` keeps its rows, and goes on with the present "
+            f"declaration from the changes that are still known; {super().ways_on}. If its inputs tell all of its "
+            "rows, declare `on_query_change: rebuild`"
+        )
+
+    def recovery(self, option: str = "") -> str:
+        """Return how to go on after lost history."""
+        return self.why_not_rebuilt(None) or super().recovery(option)
+
     def compute(
         self, lake: LakeBase, due: DueModel, pins: SnapshotPins, began: float, scope: contextlib.ExitStack
     ) -> ComputedModel:
         """Call the function with the changes of its inputs, or with all of their rows."""
-        spec, marks, afresh = self.spec, due.marks, _reason_to_begin(due)
+        spec, marks, afresh = self.spec, due.marks, _reason_to_begin(self.spec, due)
         windows = {s: replace(w, mark=None) for s, w in due.windows.items()} if afresh else due.windows
-        commit = Commit(lake, spec.table, due.table, marks, Gate(lake, spec.table, spec.audits, spec.model.key))
+        gate = Gate(lake, spec.table, spec.audits, spec.model.key)
+        commit = Commit(lake, spec.table, due.table, marks, gate, settings=_settings(spec, due.table))
         pinned = {t: marks[str(t)].snapshot for t in due.sources}
         call = _Call(lake, spec, windows, pinned, scope)
         writer = ResultWriter(commit, spec, call.frames)
@@ -73,14 +127,24 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
             done = writer.everything(rows, due.lost or afresh, again=bool(due.rebuild or due.lost))
         else:
             done = _absorb_changes(spec, call, writer, columns_of(lake, spec.table))
+        if spec.skipped:
+            done = done.because(f"its rows are kept{due.lost and f'; changes are missing: {due.lost}'}")
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in call.captures.items() if not windows[s].is_absorbed)
         return ComputedModel(done, absorbed, commit)
 
 
-def _reason_to_begin(due: DueModel) -> str:
+def _settings(spec: PythonModelSpec, table: Table | None) -> dict[str, str]:
+    """Return the table properties to set with the rows: those that it does not have already."""
+    own = {PAST_PROPERTY: spec.model.past} | ({FINGERPRINT_PROPERTY: spec.definition} if spec.is_kept else {})
+    return {name: value for name, value in own.items() if table is not None and table.properties.get(name) != value}
+
+
+def _reason_to_begin(spec: PythonModelSpec, due: DueModel) -> str:
     """Return why everything is computed; empty: the step continues from the table's contents."""
-    if not due.begun:
+    if not due.begun or due.rebuild:
         return due.rebuild or ("first run" if due.table is None else "its declaration changed")
+    if spec.model.past:
+        return ""
     moved = [f"{s}.{c}" for s, w in due.windows.items() for c in replaced_columns(due.sources[s], w)]
     return f"the name {', '.join(moved)} now belongs to another column" if moved else ""
 
@@ -97,6 +161,8 @@ def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, ty
             return writer.nothing("no row of its inputs changed")
     rows = call.rows()
     if writer.columns_differ(rows, types):
+        if spec.model.past:
+            return writer.with_columns_of(rows).apply(rows, call.frame, call.span)
         whole = call.from_the_beginning()
         return writer.everything(whole.rows(), "its columns, or their types, changed", again=False)
     return writer.apply(rows, call.frame, call.span)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
+from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError, SchemaConflictError
 from lake_assets.lake import quote, thresholds
 from lake_assets.lake.column_spelling import caseless, clashes
 from lake_assets.lake.names import is_of_iceberg
@@ -19,10 +19,11 @@ from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
 from lake_assets.models.steps.model_step import StepResult
+from lake_assets.tables.schema_changes import Change, evolve
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.row_differences import FOUND, duplicate_key, incomparable, signed
-from lake_assets.tables.writing.table_ddl import columns_of, definition_of
-from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
+from lake_assets.tables.writing.table_ddl import alter, columns_of, definition_of
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, PAST_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter
 
 DELETED = "_deleted"
@@ -50,6 +51,35 @@ class ResultWriter:
         is_twice = len(columns) < len(rows.columns)
         return is_twice or {c: k for c, k in columns.items() if c != self._flag} != dict(types)
 
+    def with_columns_of(self, rows: DataFrame) -> ResultWriter:
+        """Add the new columns of rows to the table, and return the writer of the table with them.
+
+        Raises:
+            ModelError: values of a column no longer fit its type.
+            ConcurrentWriteError: another writer has changed the table.
+        """
+        commit, table = self.commit, self.spec.table
+        types = {c: k for c, k in types_of(rows).items() if c != self._flag}
+        self._check(rows.drop(self._flag) if self._flag else rows, types)
+        commit.check_unchanged()
+        existing = columns_of(commit.lake, table)
+        for change in [c for name, kind in types.items() for c in self._change(existing, name, kind)]:
+            alter(commit.lake, table, change)
+        return replace(self, commit=commit.after_own_changes())
+
+    def _change(self, existing: Mapping[str, str], name: str, kind: str) -> list[Change]:
+        try:
+            changes = evolve(str(self.spec.table), existing, {name: kind})
+        except SchemaConflictError:
+            changes = [Change("replace", name, kind)]
+        if any(c.kind == "replace" for c in changes):
+            raise ModelError(
+                f"{self.spec.model.where}: model {self.spec.table}: its column {name} is now of type {kind}, and the "
+                f"table has {existing[name]}, which cannot hold it; stored rows are not written again: "
+                f"{self.spec.model.past}. Cast the column to {existing[name]}, or give it another name"
+            )
+        return changes
+
     def everything(self, rows: DataFrame, why: str, *, again: bool) -> StepResult:
         """Replace all rows of the table by the returned ones.
 
@@ -64,7 +94,8 @@ class ResultWriter:
             rows = self.frames.materialize(rows)
             self._check_key(rows)
         stored = {} if self.commit.base is None else columns_of(self.commit.lake, spec.table)
-        definition = definition_of(spec.pipeline, spec.model.key, {FINGERPRINT_PROPERTY: spec.definition})
+        own = {FINGERPRINT_PROPERTY: spec.definition, PAST_PROPERTY: spec.model.past}
+        definition = definition_of(spec.pipeline, spec.model.key, own)
         TableWriter(self.commit, stored).all_rows(
             rows, spec.model.key, definition, spec.properties,
             partitioned_by=spec.partitions.field.sql if spec.partitions else "",
@@ -76,7 +107,7 @@ class ResultWriter:
         types, write = columns_of(self.commit.lake, self.spec.table), self.spec.model.write
         self.commit.check_audits(types)
         writer = TableWriter(self.commit, types)
-        columns = [quote(c) for c in types]
+        rows, columns = self._fitting(rows, types), [quote(c) for c in types]
         match write:
             case "append":
                 writer.append(rows.select(*columns))
@@ -99,6 +130,15 @@ class ResultWriter:
     def _flag(self) -> str:
         """The column that marks deleted rows; not a column of the table."""
         return DELETED if self.spec.model.write == "merge" else ""
+
+    def _fitting(self, rows: DataFrame, types: Mapping[str, str]) -> DataFrame:
+        """Return rows with the table's columns: those that its former rows alone have are null."""
+        existing = types_of(rows)
+        if not self.spec.model.past or {c: k for c, k in existing.items() if c != self._flag} == dict(types):
+            return rows
+        own = [quote(c) for c in existing if c == self._flag]
+        columns = [f"CAST({quote(c) if c in existing else 'NULL'} AS {k}) AS {quote(c)}" for c, k in types.items()]
+        return rows.selectExpr(*columns, *own)
 
     def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +15,14 @@ from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from sqlglot import exp
 
-from lake_assets.errors import LakeError, ModelError
+from lake_assets.capture.rows.changed_rows import CHANGE
+from lake_assets.errors import CorruptMetadataError, LakeError, MissingDataFileError, ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.foreign_errors import first_line, first_line_and_place
 from lake_assets.lake.names import literal, nearest
+from lake_assets.lake.sql_text import not_repeatable
 from lake_assets.models.python.model_inputs import Changes, Lookup
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.query_text import text_over
@@ -71,6 +75,28 @@ class SqlTemplate:
                 "leave `write` out to have the result of the query maintained"
             )
         return tuple(changed), tuple(t for t in named if t not in changed)
+
+    @cached_property
+    def past(self) -> str:
+        """What its rows show that is gone when it runs again, as a clause; empty: nothing.
+
+        Over everything, a feed has each row as an insert: rows that show how they were changed are other rows then.
+
+        Raises:
+            ModelError: a template or the SQL is malformed; the message says where.
+        """
+        read: list[str] = []
+
+        def recorded(kind: str, table: TableId, *_: str) -> str:
+            read.append(kind)
+            return "NULL" if kind in ("low", "high") else f"{_LAYER}.v0"
+
+        tree = parse(self.name, self._rendered(recorded), is_maintained=False)
+        shown = (s for s in tree.selects if s.alias_or_name.lower() != "_deleted")
+        if "feed" in read and any(s.is_star or any(_is_change_type(c) for c in s.find_all(exp.Column)) for s in shown):
+            return "shows how rows were changed"
+        call = not_repeatable(tree)
+        return f"calls {call}" if call else ""
 
     def __call__(self, **inputs: Changes | Lookup) -> DataFrame:
         """Return the rows of the SELECT over the inputs, by the names of their tables."""
@@ -142,6 +168,8 @@ class SqlTemplate:
             unknown = str(e.message).split("'")[1] if "'" in str(e.message) else ""
             hint = f"{nearest(unknown, FUNCTIONS)}: a template has {', '.join(FUNCTIONS)}"
             raise self._error(f"its template: {e.message}{hint}", _line(e)) from e
+        except (MissingDataFileError, CorruptMetadataError):
+            raise  # nothing is wrong with the template
         except LakeError as e:
             raise self._error(f"its template: {e}", _line(e)) from e
         except PySparkException as e:
@@ -188,6 +216,10 @@ def _typed(literal: str, table: DataFrame, column: str) -> str:
     """
     kind = next((f.dataType.simpleString() for f in table.schema.fields if f.name == column), None)
     return f"CAST({literal} AS {kind})" if kind else literal
+
+
+def _is_change_type(column: exp.Column) -> bool:
+    return column.name.lower() == CHANGE
 
 
 def _line(error: BaseException) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from pyiceberg.table import Table
 
 from lake_assets.capture.renamed_columns import renamed_text
+from lake_assets.errors import DefinitionChangedError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
@@ -26,7 +27,7 @@ from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_step import REQUESTED, StepTables, TableStep, tables_of
 from lake_assets.tables.writing.publication import Commit
-from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, past_in
 
 
 class DeclaredModel(Declared, table_step.Declared, Protocol):
@@ -138,6 +139,21 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """Raise an error if the table may not be computed otherwise than before."""
         return
 
+    def past(self, table: Table | None) -> str:
+        """Return what of the past a table holds that its sources do not; empty: its rows can be computed again."""
+        return past_in(table) if table is not None else ""
+
+    def why_not_rebuilt(self, table: Table | None) -> str:
+        """Return what would be lost, and how to go on."""
+        past = self.past(table)
+        return past and f"{self.spec.table} cannot be computed again: {past}. {self.ways_on}"
+
+    @property
+    def ways_on(self) -> str:
+        """How a table goes on whose rows cannot be computed again: sentences without a full stop."""
+        name, sources = self.spec.table, ", ".join(map(str, self.spec.sources))
+        return f"`lake-assets rebuild {name} --discard-rows` computes it from what {sources} hold, and loses other rows"
+
     def check_unchanged(self, sources: Mapping[TableId, Table]) -> None:
         """Raise the error of a query that no longer fits its sources, though there is nothing to absorb."""
         return
@@ -166,7 +182,7 @@ class ModelStep(TableStep[M, SnapshotPins]):
         windows = {s: window_of(spec.table, table, s, sources[s]) for s in spec.sources if s in sources}
         if not any(w.lost for w in windows.values()):
             return windows
-        return started_again(spec, windows, may_stop=self.needs_history(windows, sources))
+        return started_again(spec, windows, self.recovery, may_stop=self.needs_history(windows, sources))
 
     def next_of(
         self,
@@ -190,7 +206,7 @@ class ModelStep(TableStep[M, SnapshotPins]):
             windows = {s: Window(s, None, head_of(sources[s])) for s in self.spec.sources}
         else:
             windows = self.windows_of(table, sources)
-        begun = self.is_same_definition(table) and continues(windows.values())
+        begun = self.is_begun(table, windows)
         is_pending = not all(w.is_absorbed for w in windows.values())
         size = self.limits(sources) if begun and is_pending else BatchSize()
         return pins.pin(lake, windows, {s: sources[s] for s in windows}, size), begun
@@ -198,6 +214,10 @@ class ModelStep(TableStep[M, SnapshotPins]):
     def is_same_definition(self, table: Table | None) -> bool:
         """Whether a table was built by the current definition."""
         return table is not None and table.properties.get(FINGERPRINT_PROPERTY) == self.spec.definition
+
+    def is_begun(self, table: Table | None, windows: Mapping[TableId, Window]) -> bool:
+        """Whether a step continues from the table's contents."""
+        return self.is_same_definition(table) and continues(windows.values())
 
     def due(self, lake: LakeBase, pins: SnapshotPins, rebuild: str) -> DueModel | Outcome:
         """Return the step, or the outcome if there is nothing to do.
@@ -216,6 +236,11 @@ class ModelStep(TableStep[M, SnapshotPins]):
                 self.check_unchanged(found.sources)
             return Outcome(str(self.spec.table), "nothing", why=why)
         self.check_due(due)
+        if found.table is not None and not begun and not rebuild and (past := self.past(found.table)):
+            raise DefinitionChangedError(
+                f"{self.spec.table} was built by another declaration, and stays as it is: {past}. Restore the former "
+                f"declaration. Otherwise, {self.ways_on}"
+            )
         return due
 
     def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
@@ -230,7 +255,8 @@ class ModelStep(TableStep[M, SnapshotPins]):
             AuditFailedError: the new rows do not pass the audits. Nothing is published.
         """
         with pins.release_on_failure():
-            return rebuilt_if_lost(self.spec, lambda why: self._absorb(lake, pins, why), REQUESTED if rebuild else "")
+            asked, advice = REQUESTED if rebuild else "", self.recovery("on_gap")
+            return rebuilt_if_lost(self.spec, lambda why: self._absorb(lake, pins, why), asked, advice)
 
     def _absorb(self, lake: LakeBase, pins: SnapshotPins, rebuild: str) -> Outcome:
         began, clock = time.monotonic(), time.time()

@@ -302,7 +302,7 @@ class DeclaredTables:
                 tuple(spelled(k, columns) for k in model.key),
                 model.properties,
                 text.origin,
-                model.on_query_change,
+                "stop" if model.on_query_change == "stop" else "rebuild",
                 model.full_above,
                 replace(span, column=spelled(span.column, columns)) if span else None,
                 on_gap=model.on_gap,

@@ -242,8 +242,11 @@ class SqlModel(ModelSettings):
         default_factory=list, description="columns that identify a row; default: derived from the query"
     )
     range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
-    on_query_change: Literal["rebuild", "stop"] = Field(
-        default="rebuild", description="if the query has changed: rebuild the table on the next run, or stop it"
+    on_query_change: Literal["rebuild", "stop", "keep"] = Field(
+        default="rebuild",
+        description="if the query has changed: rebuild the table on the next run, or stop it; with write also keep: "
+        "its rows stay, and the new query applies to later changes. Default: rebuild; stop for rows that cannot be "
+        "computed again (write: append, a feed, the time of the run)",
     )
     audits: ModelAudits = Field(
         default_factory=list,
@@ -265,8 +268,12 @@ class SqlModel(ModelSettings):
 
     @combination
     def _changes(self) -> Iterator[str]:
-        maintained = {"full_above": self.full_above, "on_query_change: stop": self.on_query_change == "stop"}
-        applied = {"replace": self.replace, "on_lookup_change": self.on_lookup_change == "rebuild"}
+        maintained = {"full_above": self.full_above}
+        applied = {
+            "replace": self.replace,
+            "on_lookup_change": self.on_lookup_change == "rebuild",
+            "on_query_change: keep": self.on_query_change == "keep",
+        }
         wrong = [setting for setting, used in (applied if self.write is None else maintained).items() if used]
         if wrong:
             kind = "models with `write`" if self.write is None else "models without `write`"

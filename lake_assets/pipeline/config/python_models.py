@@ -101,6 +101,7 @@ def template_model(declared: SqlModel, text: ModelText) -> PythonModel:
             span.back if span else 0,
             span.forward if span else 0,
             declared.on_lookup_change,
+            declared.on_query_change if "on_query_change" in declared.model_fields_set else None,
             settings,
         )
     except ValueError as e:
@@ -126,6 +127,12 @@ def python_spec(
     """
     settings = _settings(model)
     names = {p: _table_of(lake, model, p, tables) for p, kind in model.parameters.items() if kind is not Affected}
+    for option in ("on_gap", "on_replaced"):
+        if model.past and getattr(settings, option) == "rebuild":
+            raise PipelineError(
+                f"{model.where}: model {model.table}: `{option}: rebuild` computes all rows again, and that cannot be "
+                f"done: {model.past}. Leave it out; or declare `on_query_change: rebuild` if the inputs tell all rows"
+            )
     if own := [p for p, t in names.items() if t == model.table]:
         raise PipelineError(f"{model.where}: model {model.table}: the parameter {own[0]!r} names its own table")
     # Only tables that read from outside of the pipeline wait for more changes.

@@ -21,7 +21,7 @@ from lake_assets.tables.schema_changes import Change, Columns
 from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.writing.publication import Commit, assignments, committing
 from lake_assets.tables.writing.races import lost
-from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY
+from lake_assets.tables.writing.table_state import KEY_PROPERTY, KEY_SET_PROPERTY, PAST_PROPERTY
 
 # Suffix of a column while it is renamed to a name that differs only in case.
 _RENAMING = "__renaming"
@@ -110,6 +110,7 @@ def definition_of(pipeline: str, key: Sequence[str], properties: Mapping[str, st
         **DEFAULT_PROPERTIES,
         PIPELINE_PROPERTY: pipeline,
         KEY_PROPERTY: json.dumps(list(key)),
+        PAST_PROPERTY: "",
         **(properties or {}),
     }
 

@@ -28,11 +28,21 @@ PARTED_PROPERTY = "lake-assets.parted-by"
 READ_PROPERTY = "lake-assets.read-as"
 # What orders the events of a staging table, and from which position in the stream on.
 ORDER_PROPERTY = "lake-assets.order"
+# What of the past the table holds that its sources do not, such as a log of changes; empty: nothing.
+PAST_PROPERTY = "lake-assets.past"
 DEFINITION = (
     PIPELINE_PROPERTY, KEY_PROPERTY, KEY_SET_PROPERTY, FINGERPRINT_PROPERTY, DECLARATION_PROPERTY, GENERATION_PROPERTY,
     PARTED_PROPERTY, READ_PROPERTY, ORDER_PROPERTY,
 )  # fmt: skip
+APPENDED = "its rows were appended as changes came"
 _IDS = {"current-schema-id": "its columns", "default-spec-id": "its partitioning"}
+
+
+def past_in(table: Table) -> str:
+    """Return what of the past a table holds that its sources do not; empty: its rows can be computed again."""
+    # Tables of former versions do not have the property.
+    is_appended = table.properties.get(FINGERPRINT_PROPERTY, "").startswith('python:["append"')
+    return table.properties.get(PAST_PROPERTY, APPENDED if is_appended else "")
 
 
 @dataclass(frozen=True)
