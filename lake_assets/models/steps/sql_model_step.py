@@ -26,10 +26,11 @@ from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.kept_frames import Frames, types_of
 from lake_assets.models.operators.maintenance import reason_all_rows_change
+from lake_assets.models.operators.operator_types import mixed_types_reason
 from lake_assets.models.sql.model_plan import Choice, ModelPlan
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
-from lake_assets.models.steps.incremental import incremental, plan_with_types
+from lake_assets.models.steps.incremental import incremental, tree_with_types
 from lake_assets.models.steps.model_context import ModelContext, NotAcceptedError
 from lake_assets.models.steps.model_sources import Sources, schema_at
 from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
@@ -173,19 +174,20 @@ def _absorb(ctx: ModelContext) -> StepResult:
     chosen = choice(ctx.plan, ctx.expected, ctx.sources.captures)
     if chosen is None:
         return ctx.nothing("nothing changed in the sources' rows")
-    why = chosen.why
+    why, tree = chosen.why, ctx.plan.tree
     if chosen.strategy == "full":
         if ctx.expected.overwrites or not (ctx.expected.has_few_rows or ctx.expected.is_small):
             return full(ctx, why)
         return _or_in_full(ctx, lambda: full_by_differences(ctx, why), "Spark did not compare the stored rows")
+    assert tree is not None
     try:
-        plan, mixed_types = plan_with_types(ctx)
+        mixed_types = mixed_types_reason(tree.root, ctx.type_of)
+        typed = tree if mixed_types else tree_with_types(ctx, tree)
         if chosen.strategy == "ranges":
-            assert plan.tree is not None
-            return absorb_ranges(ctx, plan.tree, why)
+            return absorb_ranges(ctx, typed, why)
         if mixed_types:
             return full(ctx, mixed_types)
-        return _or_in_full(ctx, lambda: incremental(ctx, plan, why), "Spark did not accept a part of the query")
+        return _or_in_full(ctx, lambda: incremental(ctx, typed, why), "Spark did not accept a part of the query")
     except UnsupportedCaptureError as e:
         # Raised while changes are read, before anything is written.
         return full(ctx, f"the changes of a source cannot be determined: {e}")
