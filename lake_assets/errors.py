@@ -8,6 +8,7 @@ configuration is not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
@@ -274,3 +275,17 @@ class StepUnknownError(LakeError):
 
 class ConcurrentWriteError(TransientError):
     """Another writer changed the table during this step."""
+
+
+# --- no error ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What a function returns in place of a result if it has done nothing: the caller does something else.
+
+    Attributes:
+        reason: why nothing was done, as a clause.
+    """
+
+    reason: str

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from lake_assets.capture import capture
-from lake_assets.errors import NotRunError
+from lake_assets.errors import NotRunError, Refused
 from lake_assets.final.batch import Batch
 from lake_assets.final.declaration import pending_of
 from lake_assets.final.events.repeated_snapshots import reason_to_restart
@@ -143,8 +143,8 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         target.gate.check(target.all_types)
         with contextlib.ExitStack() as scope:
             done = self.compute(due, target, scope)
-        if isinstance(done, str):
-            return self._absorb_or_rebuild(lake, done)
+        if isinstance(done, Refused):
+            return self._absorb_or_rebuild(lake, done.reason)
         why = f"{due.rebuild}: it is rebuilt in one commit" if due.rebuild else ""
         return published(
             # Audits compare with the rows before the step, not with those whose columns it has converted.
@@ -156,14 +156,14 @@ class FinalStep(TableStep[FinalSpec, Pins]):
             details=self._details(due, done),
         )
 
-    def compute(self, due: DueFinal, target: Target, scope: contextlib.ExitStack) -> FinalResult | str:
-        """Write the events of the window; or return the reason why the table has to be rebuilt instead.
+    def compute(self, due: DueFinal, target: Target, scope: contextlib.ExitStack) -> FinalResult | Refused:
+        """Write the events of the window; or refuse, if the table has to be rebuilt instead.
 
         The events live until `scope` is closed.
         """
         lake, spec, window, before = target.lake, target.spec, due.window, _in_todays_form(target, due.window.mark)
         if not target.is_new and due.table is not None and (pairs := columns_to_unite(target)):
-            return f"{', '.join(pairs)} are declared to be one column (`rename`)"
+            return Refused(f"{', '.join(pairs)} are declared to be one column (`rename`)")
         captured = scope.enter_context(capture(lake, spec.staging, window.start, window.head.snapshot))
         scope.enter_context(tuned_for(lake, (), captured))
         events, without_row = window_events(target, captured)
@@ -171,7 +171,8 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         scope.callback(events.unpersist)
         stats = stats_of(target, events, before)
         if stats.late and not target.is_new and has_other_keys(target, window.head.snapshot):
-            return "late events of a table with deletes by another key: they may change which rows the deletes apply to"
+            late = "late events of a table with deletes by another key"
+            return Refused(f"{late}: they may change which rows the deletes apply to")
         if stats.late or stats.partial_inserts or stats.truncated or target.mode == "scd2":
             # These steps also read histories and stored rows.
             scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))

@@ -82,7 +82,7 @@ class RawSpec:
         key = (self.key_column,) if self.key_column else ()
         return tuple(dict.fromkeys((self.column, *key, *self.order)))
 
-    def missing_columns(self, existing: Iterable[str]) -> str:
+    def missing_columns_text(self, existing: Iterable[str]) -> str:
         """Return what is wrong with a source table without some of these columns; empty if it has all."""
         has = list(existing)
         missing = [c for c in self.record_columns if c not in has]

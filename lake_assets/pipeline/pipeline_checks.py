@@ -103,7 +103,7 @@ class _Checks:
                 problems += _missing_time(spec, table)
             elif isinstance(spec, RawSpec) and spec.source:
                 columns = self._existing(spec.source)
-                if columns is not None and (missing := spec.missing_columns(columns)):
+                if columns is not None and (missing := spec.missing_columns_text(columns)):
                     problems.append(f"{self._at(spec.table, 'source')}{spec.table}: {missing}")
         return problems
 

@@ -24,7 +24,7 @@ from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.kept_frames import Frames
 from lake_assets.models.operators.row_identity import identity
-from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
+from lake_assets.models.sql.model_plan import ModelPlan, reason_rows_depend
 from lake_assets.pipeline.row_scope import RowScope
 from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.table_graph import ComputedSpec
@@ -127,16 +127,16 @@ def _expected(
     scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
     key = key_in(table)
     rows, pinned = expected_rows(lake, spec, table, scope)
-    why = _as_a_whole(planned_at(lake, spec, pinned), chosen.columns) if isinstance(spec, ModelSpec) else ""
+    why = _why_as_a_whole(planned_at(lake, spec, pinned), chosen.columns) if isinstance(spec, ModelSpec) else ""
     return _Expected(checkpoint(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
 
 
-def _as_a_whole(model: ModelPlan, columns: Sequence[str]) -> str:
+def _why_as_a_whole(model: ModelPlan, columns: Sequence[str]) -> str:
     """Return why rows of a model, chosen by columns, cannot be computed without the others; empty if they can."""
     if model.tree is None:
         return "; ".join(model.warnings)
     by = identity(model.tree, model.key)
-    return next(filter(None, (rows_depend(column, by) for column in columns)), "")
+    return next(filter(None, (reason_rows_depend(column, by) for column in columns)), "")
 
 
 def _write(writer: TableWriter, frames: Frames, expected: _Expected, where: str) -> None:
@@ -165,11 +165,11 @@ def _write(writer: TableWriter, frames: Frames, expected: _Expected, where: str)
     delta = " UNION ALL ".join(f"SELECT {listed}, {sign} AS {SIGN} FROM {frames.view(f)}" for f, sign in sides)
     # No step writes two rows with one key; if they exist, all of their values identify them.
     if key and not _has_duplicates(gone[0].unionByName(gone[1]), key):
-        missing = writer.change(delta, key)
+        refused = writer.change(delta, key)
     else:
-        missing = writer.count_copies(delta)
-    if missing:
-        raise lost(commit.table, missing)
+        refused = writer.count_copies(delta)
+    if refused:
+        raise lost(commit.table, refused.reason)
 
 
 def _has_duplicates(rows: DataFrame, key: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from lake_assets.errors import Refused
 from lake_assets.final.added_columns import DELETED
 from lake_assets.final.batch import Batch
 from lake_assets.final.events.reduction import KEEP, KNOWN
@@ -34,26 +35,26 @@ class _TooManyError(Exception):
     """More partitions are touched than a filter can list."""
 
 
-def overwrite(batch: Batch, rows: DataFrame) -> tuple[bool, str]:
+def overwrite(batch: Batch, rows: DataFrame) -> str | Refused:
     """Put changed rows, one per key (see `reduction.latest`), into their partitions.
 
     After a truncate, all rows that are missing from them are deleted.
 
     Returns:
-        Whether the rows were written, and a description of what was done or why nothing was.
+        A description of what was done; or a refusal, with nothing written, if a filter cannot select the partitions.
 
     Raises:
         ConcurrentWriteError: another writer committed first.
     """
     target = batch.target
     if not _is_partitioned_as(target.lake.table(target.spec.table), target.spec.partition_by):
-        return False, "some files have other partitions than the declared ones"
+        return Refused("some files have other partitions than the declared ones")
     try:
         with batch.writer.commit.branch() as branch:
             count = _overwrite(batch, rows, branch)
     except _TooManyError:
-        return False, f"more than {thresholds.OVERWRITE_PARTITIONS} partitions are touched"
-    return True, f"{count} partitions rewritten" if count else "no row differs"
+        return Refused(f"more than {thresholds.OVERWRITE_PARTITIONS} partitions are touched")
+    return f"{count} partitions rewritten" if count else "no row differs"
 
 
 def _overwrite(batch: Batch, rows: DataFrame, branch: Branch) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from lake_assets.errors import Refused
 from lake_assets.final.added_columns import DELETED
 from lake_assets.final.batch import Batch, as_events
 from lake_assets.final.events.key_changes import PRESENT
@@ -34,10 +35,10 @@ def apply(batch: Batch) -> tuple[str, str]:
         if batch.is_emptied:
             why.append("the source was truncated")
         if target.spec.write == "overwrite-partitions":
-            is_written, detail = overwrite(batch, rows)
-            if is_written:
-                return "overwrite", "; ".join([*why, detail])
-            why.append(f"merged, since {detail}")
+            done = overwrite(batch, rows)
+            if not isinstance(done, Refused):
+                return "overwrite", "; ".join([*why, done])
+            why.append(f"merged, since {done.reason}")
         # A truncate leaves nothing to prune: every row that is not in the window is deleted.
         pruning = None if batch.is_emptied else batch.pruning(rows, at_most=events if is_simple else None)
         unconditionally = is_simple and pruning is not None and _skips_comparison(batch, pruning)

@@ -308,7 +308,7 @@ def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
     is_new = pending.mark is None and pending.lost is None
     if pending.is_absorbed or (is_new and pending.head.snapshot is None):
         # A renamed column is told before the next record arrives.
-        if missing := spec.missing_columns(f.name for f in loaded.schema().fields):
+        if missing := spec.missing_columns_text(f.name for f in loaded.schema().fields):
             raise UnsupportedEventError(missing)
         return Landed(snapshot=raw.metadata.current_snapshot_id)
     batch = TableBatch(lake, spec, raw, pending)

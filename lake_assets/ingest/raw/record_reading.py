@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from lake_assets.formats import SourceTable
 from lake_assets.formats.event_model import Keyed
 from lake_assets.formats.files.limited_files import Record
 from lake_assets.ingest.ingest_specs import RawSpec
@@ -119,12 +120,12 @@ class RecordReading:
 
     def _followed(self, routed: Routed, keyed: Keyed) -> Routed:
         """Return a record with the table of which it deletes a row, if it is a tombstone that does."""
-        table, problem = self.tombstones.follow(keyed, routed.tables)
+        table = self.tombstones.follow(keyed, routed.tables)
         if not routed.is_tombstone:
             return routed
-        if table is None:
-            return Routed(problem=problem)
-        return replace(routed, tables=(table,))
+        if isinstance(table, SourceTable):
+            return replace(routed, tables=(table,))
+        return Routed(problem=table.reason if table else None)
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:

@@ -43,7 +43,7 @@ def pending_of_table(spec: RawSpec, raw: Table | None, source: TableId, loaded: 
     if window.lost:
         why = f"{window.lost.why}. {source} has lost snapshots that were not landed"
         window = replace(window, lost=replace(window.lost, why=why))
-    elif window.start is not None and (why := _unknown_changes(spec, window, loaded)):
+    elif window.start is not None and (why := _why_changes_unknown(spec, window, loaded)):
         window = replace(window, mark=None, lost=LostHistory("on_gap", why))
     if window.lost and getattr(spec, window.lost.option) == "stop":
         raise window.lost.error(
@@ -55,7 +55,7 @@ def pending_of_table(spec: RawSpec, raw: Table | None, source: TableId, loaded: 
     return window
 
 
-def _unknown_changes(spec: RawSpec, window: Window, loaded: Table) -> str:
+def _why_changes_unknown(spec: RawSpec, window: Window, loaded: Table) -> str:
     """Return why the records appended since a window's start are unknown; empty if they are known."""
     source, start = window.source, loaded.snapshot_by_id(window.start or 0)
     landed = f"{spec.table} has landed {source} up to snapshot {window.start}"
@@ -155,7 +155,7 @@ class TableBatch(Batch):
                     "to (old rows may be removed as whole files or by merge-on-read deletes). Read such a table in "
                     "models instead"
                 )
-            if missing := self.spec.missing_columns(step.columns):
+            if missing := self.spec.missing_columns_text(step.columns):
                 raise UnsupportedEventError(missing)
             self.parts += 1
             self.bytes += sum(f.bytes for f in step.files)

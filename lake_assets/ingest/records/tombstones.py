@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 from pyiceberg.table import Table
 
+from lake_assets.errors import Refused
 from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_tombstones import REWRITE
 from lake_assets.formats.event_model import Keyed
@@ -43,18 +44,18 @@ class Tombstones:
         self._had_deletes = bool(self._earlier)
         self._records = 0
 
-    def follow(self, record: Keyed, tables: Sequence[SourceTable]) -> tuple[SourceTable | None, str | None]:
+    def follow(self, record: Keyed, tables: Sequence[SourceTable]) -> SourceTable | Refused | None:
         """Take the next record of the stream, which is about some tables, into account.
 
         Returns:
-            The table of which a tombstone deletes a row, and why that is unknown; both None for other records and for
-            a tombstone that repeats the delete before it.
+            The table of which a tombstone deletes a row, or a refusal if that is unknown; None for other records and
+            for a tombstone that repeats the delete before it.
         """
         self._records += 1
         if self._records == thresholds.TOMBSTONE_RECORDS:
             self._earlier.clear()
         if record.kind == "tombstone":
-            return (None, None) if self._close((record.topic, _text(record.key))) else self._table_of(record)
+            return None if self._close((record.topic, _text(record.key))) else self._table_of(record)
         for table in tables:
             if table not in (of_topic := self._topics.setdefault(record.topic, set())):
                 of_topic.add(table)
@@ -67,7 +68,7 @@ class Tombstones:
             self._forget()
         elif record.key is not None and (self._deletes or self._earlier):
             self._close((record.topic, _text(record.key)))
-        return None, None
+        return None
 
     def properties(self) -> dict[str, str]:
         """Return the snapshot properties that the next landing starts from."""
@@ -98,18 +99,18 @@ class Tombstones:
         while (oldest := next(iter(self._deletes))) and self._deletes[oldest][1] < first:
             del self._deletes[oldest]
 
-    def _table_of(self, record: Keyed) -> tuple[SourceTable | None, str | None]:
+    def _table_of(self, record: Keyed) -> SourceTable | Refused | None:
         tables = self._topics.get(record.topic, set()) | self._named_like(record.topic)
         if not tables:
-            return None, None  # no record of the table has arrived, so it has no row here
+            return None  # no record of the table has arrived, so it has no row here
         where = f" of topic {record.topic}" if record.topic else " without a topic"
         if record.key is None:
-            return None, f"a tombstone{where} without a key: which row was deleted is unknown ({REWRITE})"
+            return Refused(f"a tombstone{where} without a key: which row was deleted is unknown ({REWRITE})")
         if len(tables) > 1:
             names = ", ".join(map(str, sorted(tables)))
             why = f"a tombstone{where}, and it may be about {names}: which row was deleted is unknown ({REWRITE})"
-            return None, why
-        return next(iter(tables)), None
+            return Refused(why)
+        return next(iter(tables))
 
     def _named_like(self, topic: str) -> set[SourceTable]:
         """Return the tables that a topic is called like: `prefix.schema.table`, with other characters replaced."""

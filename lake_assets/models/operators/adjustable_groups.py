@@ -7,11 +7,12 @@ not (a sum that becomes 0 may be the sum of no values, which is null), the group
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
 
+from lake_assets.errors import Refused
 from lake_assets.lake import quote
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.operator_types import TypeOf
@@ -230,10 +231,11 @@ class Retraction:
         return exists, [unsure, *map(self._doubt, range(len(self.calls)))]
 
 
-def retraction(tree: Tree, type_of: TypeOf) -> tuple[Retraction | None, str]:
-    """Return how the groups of a result are adjusted by changes alone; or None, and why they cannot be.
+def retraction(tree: Tree, key: Collection[str], type_of: TypeOf) -> Retraction | Refused:
+    """Return how the groups of a result are adjusted by changes alone; or a refusal, if they cannot be.
 
     Args:
+        key: output columns that identify a row.
         type_of: returns Spark's type of an expression over an operator's rows; empty if unknown.
     """
     items: dict[str, exp.Expr] = {o: exp.column(n, quoted=True) for o, n in tree.outputs.items()}
@@ -243,9 +245,9 @@ def retraction(tree: Tree, type_of: TypeOf) -> tuple[Retraction | None, str]:
         items = {o: substitute(e, by) for o, e in items.items()}
         node = node.input
     if not isinstance(node, Aggregate) or node.vanishes:
-        return None, "its topmost operator is not a GROUP BY"
+        return Refused("its topmost operator is not a GROUP BY")
     if in_doubt := _in_doubt(node):
-        return None, f"{in_doubt.why}, so deleted rows cannot be subtracted"
+        return Refused(f"{in_doubt.why}, so deleted rows cannot be subtracted")
     outputs: dict[str, str] = {}
     for output, e in items.items():
         if isinstance(e, exp.Column):
@@ -253,26 +255,29 @@ def retraction(tree: Tree, type_of: TypeOf) -> tuple[Retraction | None, str]:
     keys: dict[str, str] = {}
     for name, e in node.keys:
         if name not in outputs:
-            return None, f"its result lacks {users_text(node, e)}, which it groups by"
+            return Refused(f"its result lacks {users_text(node, e)}, which it groups by")
         keys[name] = outputs[name]
     calls: list[Call] = []
     for name, e in node.calls:
+        as_written = users_text(node, e)
         if name not in outputs:
-            return None, f"its result lacks {users_text(node, e)} itself, from which the next value would be computed"
-        call_or_reason = _call(outputs[name], e, lambda value: type_of(value, node.input), users_text(node, e))
-        if isinstance(call_or_reason, str):
-            return None, call_or_reason
-        calls.append(call_or_reason)
+            return Refused(f"its result lacks {as_written} itself, from which the next value would be computed")
+        call = _call(outputs[name], e, lambda value: type_of(value, node.input), as_written)
+        if isinstance(call, Refused):
+            return call
+        calls.append(call)
     for call in calls:
         if call.kind == "avg":
             kinds = {c.kind for c in calls if c.same_rows == call.same_rows}
             if not {"sum", "count"} <= kinds:
                 of = users_text(node, call.of) if call.of is not None else "its rows"
-                return None, f"an average needs the sum and the count, and its result lacks one of them for {of}"
+                return Refused(f"an average needs the sum and the count, and its result lacks one of them for {of}")
+    if set(key) != set(keys.values()):
+        return Refused(f"the declared key {list(key)} differs from its GROUP BY columns")
     used = {n for n, _ in (*node.keys, *node.calls)}
     derived = {o: e for o, e in items.items() if o not in outputs.values()}
     assert all(refs(e) <= used for e in derived.values())
-    return Retraction(node, keys, tuple(calls), derived, outputs), ""
+    return Retraction(node, keys, tuple(calls), derived, outputs)
 
 
 def _in_doubt(node: Aggregate) -> Doubt | None:
@@ -281,15 +286,15 @@ def _in_doubt(node: Aggregate) -> Doubt | None:
     return worst(below.rows, *(doubt(e, below.columns) for _, e in (*node.keys, *node.calls)))
 
 
-def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], name: str) -> Call | str:
-    """Return an aggregate that can be adjusted by changes; or why it cannot, with `name` as its name."""
+def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], name: str) -> Call | Refused:
+    """Return an aggregate that can be adjusted by changes; or a refusal, with `name` as its name."""
     condition = None
     call = e
     if isinstance(call, exp.Filter):
         condition, call = call.expression.this, call.this
     inside = call.this
     if isinstance(inside, exp.Distinct) or (isinstance(call, exp.Count) and call.expressions):
-        return f"{name} cannot be computed from the change alone"
+        return Refused(f"{name} cannot be computed from the change alone")
     match call:
         case exp.CountIf():
             both = exp.and_(inside, condition) if condition is not None else inside
@@ -299,14 +304,14 @@ def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], name: st
         case exp.Sum() | exp.Avg():
             kind = type_of(inside).split("(")[0]
             if kind in ("float", "double"):
-                return f"{name} adds floating-point numbers, whose sum depends on their order"
+                return Refused(f"{name} adds floating-point numbers, whose sum depends on their order")
             if isinstance(call, exp.Avg) and kind not in _DOUBLE_EXACT:
-                return f"{name} is rounded on the way, so it is recomputed"
+                return Refused(f"{name} is rounded on the way, so it is recomputed")
             if kind not in _EXACT:
-                return f"{name} is over {kind or 'a type that is unknown before it runs'}"
+                return Refused(f"{name} is over {kind or 'a type that is unknown before it runs'}")
             return Call(output, "sum" if isinstance(call, exp.Sum) else "avg", inside, condition, kind)
         case _:
-            return f"{name} cannot be computed from the change alone"
+            return Refused(f"{name} cannot be computed from the change alone")
 
 
 def _filter(call: Call) -> str:

@@ -262,8 +262,8 @@ class ResultWriter:
             writer.overwrite(others.unionByName(new))
             return
         delta = signed(self.frames.view(new), self.frames.view(old), types)
-        if lost := writer.change(delta, key) if key else writer.count_copies(delta):
-            raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {lost}")
+        if refused := writer.change(delta, key) if key else writer.count_copies(delta):
+            raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it meanwhile: {refused.reason}")
 
     def _replace_each(self, writer: TableWriter, rows: DataFrame, affected: Frame, types: Mapping[str, str]) -> None:
         """Replace the one row of each affected key, without reading the stored rows before the MERGE."""

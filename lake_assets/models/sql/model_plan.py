@@ -13,7 +13,7 @@ from sqlglot.errors import OptimizeError, SchemaError, SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
-from lake_assets.errors import ModelError
+from lake_assets.errors import ModelError, Refused
 from lake_assets.lake import TableId
 from lake_assets.lake.column_spelling import clashes
 from lake_assets.lake.names import nearest
@@ -240,15 +240,14 @@ def _with_strategy(plan: ModelPlan, tree: Tree, time: str) -> ModelPlan:
     why = mixed_types_reason(tree.root, lambda e, node: certain_type(node, e))
     row_identity = identity(tree, key)
     if time:
-        if broken := rows_depend(time, row_identity):
-            return replace(plan, why=broken)
+        if why := reason_rows_depend(time, row_identity):
+            return replace(plan, why=why)
         why = f"declared: a row is computed from rows whose {time} is near its own"
         return replace(plan, strategy="ranges", why=why)
     if why := why or reason_all_rows_change(tree.root, set(plan.sources), each=True):
         return replace(plan, why=why)
-    retracted, reason = retraction(tree, lambda e, _: annotated(e))
-    if retracted and set(key) != set(retracted.keys.values()):
-        retracted, reason = None, f"the declared key {list(key)} differs from its GROUP BY columns"
+    how = retraction(tree, key, lambda e, _: annotated(e))
+    retracted = None if isinstance(how, Refused) else how
     if isinstance(row_identity, Doubt) and not retracted:
         return replace(plan, why=row_identity.no_identity)
     key_operators = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
@@ -260,8 +259,8 @@ def _with_strategy(plan: ModelPlan, tree: Tree, time: str) -> ModelPlan:
         )
         return replace(plan, strategy="retract", why=what, retraction=retracted)
     why = f"{describe(key_operators[0])}: a change only affects the keys of its rows"
-    if reason and isinstance(top_operator(tree.root), Aggregate):
-        why += f"; {reason}"
+    if isinstance(how, Refused) and isinstance(top_operator(tree.root), Aggregate):
+        why += f"; {how.reason}"
     if isinstance(row_identity, Identity):
         why += f"; {row_identity.why}"
     return replace(plan, strategy="keys", why=why, retraction=retracted)
@@ -301,7 +300,7 @@ def check_outputs(name: str, outputs: Sequence[str], key: Sequence[str], time: s
             )
 
 
-def rows_depend(column: str, by: Identity | Doubt | None) -> str:
+def reason_rows_depend(column: str, by: Identity | Doubt | None) -> str:
     """Return why rows with some values of a column cannot be computed without the others; empty if they can."""
     if isinstance(by, Doubt):
         return by.no_identity

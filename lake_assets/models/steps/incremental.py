@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from lake_assets.errors import Refused
 from lake_assets.models.operators import query_tree as op
-from lake_assets.models.operators.adjustable_groups import retraction
+from lake_assets.models.operators.adjustable_groups import Retraction, retraction
 from lake_assets.models.operators.kept_frames import types_of
 from lake_assets.models.operators.operator_deltas import Deltas, keys_of
-from lake_assets.models.operators.operator_types import mixed_types_reason, with_common_types
+from lake_assets.models.operators.operator_types import with_common_types
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
-from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.model_context import ModelContext
 from lake_assets.models.steps.model_step import StepResult
 from lake_assets.models.steps.renewal import Renewal
@@ -22,45 +22,38 @@ from lake_assets.models.steps.retract_step import adjust, adjust_at_once
 from lake_assets.models.steps.stored_result import full, full_for_lost_rows, replace_keys, write_change
 
 
-def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
-    """Return the plan completed with types from Spark, and why keys cannot be used (empty if they can).
+def tree_with_types(ctx: ModelContext, tree: op.Tree) -> op.Tree:
+    """Return the operators completed with types from Spark.
 
     Only joins and set operations over computed values need Spark's analysis: columns of tables have known types.
     """
-    tree = ctx.plan.tree
-    assert tree is not None
-    if why := mixed_types_reason(tree.root, ctx.type_of):
-        return ctx.plan, why
 
     def schema_of(node: op.Node) -> dict[str, str]:
         return types_of(ctx.sql(ctx.rows.sql(node, "end")))
 
-    return replace(ctx.plan, tree=with_common_types(tree, schema_of)), ""
+    return with_common_types(tree, schema_of)
 
 
-def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> StepResult:
+def incremental(ctx: ModelContext, tree: op.Tree, why: str) -> StepResult:
     """Absorb the changes.
 
     Args:
-        plan: the result of `plan_with_types`.
+        tree: the result of `tree_with_types`.
         why: the reason for the plan's strategy.
     """
-    tree, strategy = plan.tree, plan.strategy
-    assert tree is not None
-    retracted, reason = None, ""
-    if plan.retraction is not None:
-        retracted, reason = retraction(tree, ctx.type_of)
-    if retracted and (done := adjust_at_once(ctx, tree, retracted)):
+    plan, strategy = ctx.plan, ctx.plan.strategy
+    how = retraction(tree, plan.key, ctx.type_of) if plan.retraction else None
+    if isinstance(how, Retraction) and (done := adjust_at_once(ctx, tree, how)):
         return done if done.strategy == "none" else done.because(why)
     deltas = Deltas(ctx.frames, ctx.rows, ctx.sources.feed, ctx.sources.size)
     if not ctx.sources.changed():
         return ctx.nothing("nothing changed in the columns that the query reads")
     if full_reason := _why_full(ctx):
         return full(ctx, full_reason)
-    if plan.retraction is not None:
-        if retracted:
-            return adjust(ctx, tree, retracted, deltas.sql(retracted.aggregate.input)).because(why)
-        why, strategy = reason, "keys"
+    if isinstance(how, Retraction):
+        return adjust(ctx, tree, how, deltas.sql(how.aggregate.input)).because(why)
+    if isinstance(how, Refused):
+        why, strategy = how.reason, "keys"
     by = identity(tree, plan.key)
     if isinstance(by, Doubt):
         return full(ctx, by.no_identity)
@@ -92,8 +85,8 @@ def _changes(ctx: ModelContext, tree: op.Tree, deltas: Deltas, strategy: str) ->
 def _renewed(ctx: ModelContext, tree: op.Tree, by: Identity, deltas: Deltas, strategy: str) -> StepResult:
     """Replace the table's rows of the same identity by new rows."""
     change = Renewal(ctx, tree, by, deltas).change()
-    if change.lost:
-        return full_for_lost_rows(ctx, change.lost)
+    if isinstance(change, Refused):
+        return full_for_lost_rows(ctx, change.reason)
     if change.sql is None:
         return ctx.nothing(change.what)
     return write_change(ctx, change.sql, strategy, change.what)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from lake_assets.errors import Refused
 from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
@@ -97,8 +98,8 @@ def absorb_ranges(ctx: ModelContext, tree: op.Tree, why: str) -> StepResult:
     span = ctx.spec.span
     assert span is not None
     ranges = _touched(ctx, tree, span)
-    if isinstance(ranges, str):
-        return full(ctx, ranges)
+    if isinstance(ranges, Refused):
+        return full(ctx, ranges.reason)
     if ranges.is_empty:
         return ctx.nothing("no range touched")
     rows = Rows(lambda scan, at: ranges.cut(scan, ctx.sources.of(scan, at)))
@@ -110,12 +111,12 @@ def absorb_ranges(ctx: ModelContext, tree: op.Tree, why: str) -> StepResult:
     return write_change(ctx, delta, "ranges", f"{ranges}: {why}")
 
 
-def _touched(ctx: ModelContext, tree: op.Tree, span: Span) -> Ranges | str:
-    """Return the ranges that the changed rows of all sources affect, or why everything is recomputed."""
+def _touched(ctx: ModelContext, tree: op.Tree, span: Span) -> Ranges | Refused:
+    """Return the ranges that the changed rows of all sources affect, or a refusal if these are not known."""
     type_ = ctx.types[span.column]
     kind = _KINDS.get(type_)
     if kind is None:
-        return f"{span.column} is of type {type_}: ranges are of dates, timestamps and whole numbers"
+        return Refused(f"{span.column} is of type {type_}: ranges are of dates, timestamps and whole numbers")
     times = column_expressions(tree, span.column)
     parts: list[str] = []
     for scan in scans(tree.root):
@@ -123,7 +124,7 @@ def _touched(ctx: ModelContext, tree: op.Tree, span: Span) -> Ranges | str:
         if feed is None:
             continue
         if id(scan) not in times:
-            return (
+            return Refused(
                 f"{scan.table} changed, and none of its columns corresponds to {span.column}: any row may be affected"
             )
         value = kind.out.format(v=f"CAST({text(times[id(scan)])} AS {type_})")
@@ -136,7 +137,7 @@ def _touched(ctx: ModelContext, tree: op.Tree, span: Span) -> Ranges | str:
     bounds = distinct.bounds["v"]
     null = bounds.non_null < distinct.rows
     if null and span.cumulative:
-        return f"a row without {span.column} changed: it may come before all others"
+        return Refused(f"a row without {span.column} changed: it may come before all others")
     if bounds.low is None or bounds.high is None:
         return Ranges(kind, (), null, reach, forward, times)
     low, high = int(bounds.low), int(bounds.high)

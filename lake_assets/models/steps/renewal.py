@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lake_assets.errors import Refused
 from lake_assets.lake import quote
 from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.operator_deltas import Deltas
@@ -25,12 +26,10 @@ class Renewed:
     Attributes:
         sql: inserted and deleted rows with `SIGN`; deleted rows are read from the table. None if nothing changes.
         what: what was done, for people.
-        lost: why the stored rows to delete cannot be determined; empty if they can.
     """
 
     sql: str | None
     what: str
-    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,10 @@ class Renewal:
     by: Identity
     deltas: Deltas
 
-    def change(self) -> Renewed:
-        """Return the change of the table."""
+    def change(self) -> Renewed | Refused:
+        """Return the change of the table; or a refusal, if the stored rows to delete cannot be determined."""
         if not self._columns:
-            return Renewed(None, "", lost=f"values of {', '.join(self.by.columns)} cannot be compared")
+            return Refused(f"values of {', '.join(self.by.columns)} cannot be compared")
         if self.by.kind == "group":
             keys = self.deltas.changed_keys([(self.by.node, [self.by.columns[o] for o in self._columns])])
             return self._recomputed(keys, "groups") if keys else Renewed(None, "no group touched")
@@ -81,7 +80,7 @@ class Renewal:
         old = self._within(f"SELECT {self._column_list} FROM {self.ctx.commit.name}", keys)
         return Renewed(_both(self._column_list, new, old), f"{keys.rows} {what} recomputed")
 
-    def _replaced_if_complete(self, changed_view: str, keys: Frame) -> Renewed:
+    def _replaced_if_complete(self, changed_view: str, keys: Frame) -> Renewed | Refused:
         """Replace the stored rows by the inserted ones if the change covers all of them.
 
         Args:
@@ -102,8 +101,7 @@ class Renewal:
             f"SELECT count_if(__there < __going) AS fewer, count_if(__there > __going) AS more FROM ({counts})"
         ).collect()
         if mismatches["fewer"]:
-            what = f"of {keys.rows:,} touched rows, {mismatches['fewer']:,} are missing in the table"
-            return Renewed(None, what, lost=what)
+            return Refused(f"of {keys.rows:,} touched rows, {mismatches['fewer']:,} are missing in the table")
         if mismatches["more"]:
             # Other rows share the values of the exact columns: which stored row is which cannot be determined.
             return self._recomputed(keys, "rows")

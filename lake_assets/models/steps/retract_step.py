@@ -103,12 +103,14 @@ def _is_sure(how: Retraction, change: Frame) -> bool:
 def _adjusted_by_merge(ctx: ModelContext, how: Retraction, change: Frame, keys: Sequence[str]) -> StepResult | None:
     """Adjust groups in the MERGE that reads them; return None if nothing was written, as one has to be recomputed."""
     try:
-        lost = ctx.writer(ctx.plan.strategy).adjust(change.frame, keys, how.clauses(ctx.types), change.rows)
+        refused = ctx.writer(ctx.plan.strategy).adjust(change.frame, keys, how.clauses(ctx.types), change.rows)
     except Exception as e:
         if IN_DOUBT not in str(e):
             raise
         return None
-    return full_for_lost_rows(ctx, lost) if lost else StepResult(ctx.plan.strategy, f"{change.rows} groups adjusted")
+    if refused:
+        return full_for_lost_rows(ctx, refused.reason)
+    return StepResult(ctx.plan.strategy, f"{change.rows} groups adjusted")
 
 
 def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:

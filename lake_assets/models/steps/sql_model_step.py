@@ -24,10 +24,11 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.kept_frames import Frames, types_of
+from lake_assets.models.operators.operator_types import mixed_types_reason
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
-from lake_assets.models.steps.incremental import incremental, plan_with_types
+from lake_assets.models.steps.incremental import incremental, tree_with_types
 from lake_assets.models.steps.model_context import ModelContext, NotAcceptedError
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
@@ -156,14 +157,16 @@ def _created(ctx: ModelContext, strategy: str, why: str) -> StepResult:
 
 def _absorb(ctx: ModelContext, why: str) -> StepResult:
     """Absorb the captured changes by the plan's strategy."""
+    tree = ctx.plan.tree
+    assert tree is not None
     try:
-        plan, mixed_types = plan_with_types(ctx)
-        if plan.strategy == "ranges":
-            assert plan.tree is not None
-            return absorb_ranges(ctx, plan.tree, why)
+        mixed_types = mixed_types_reason(tree.root, ctx.type_of)
+        typed = tree if mixed_types else tree_with_types(ctx, tree)
+        if ctx.plan.strategy == "ranges":
+            return absorb_ranges(ctx, typed, why)
         if mixed_types:
             return full(ctx, mixed_types)
-        return _or_in_full(ctx, lambda: incremental(ctx, plan, why), "Spark did not accept a part of the query")
+        return _or_in_full(ctx, lambda: incremental(ctx, typed, why), "Spark did not accept a part of the query")
     except UnsupportedCaptureError as e:
         # Raised while changes are read, before anything is written.
         return full(ctx, f"the changes of a source cannot be determined: {e}")

@@ -121,8 +121,8 @@ def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Ste
     writer, key = ctx.writer(strategy), ctx.plan.key
     if not key and (column := incomparable(ctx.types)):
         return full(ctx, f"rows without a key cannot be counted by column {column}")
-    lost = writer.change(delta, key) if key else writer.count_copies(delta)
-    return full_for_lost_rows(ctx, lost) if lost else StepResult(strategy, what)
+    refused = writer.change(delta, key) if key else writer.count_copies(delta)
+    return full_for_lost_rows(ctx, refused.reason) if refused else StepResult(strategy, what)
 
 
 def full_by_differences(ctx: ModelContext, why: str) -> StepResult:

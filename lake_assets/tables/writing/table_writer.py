@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import KeyMissingError
+from lake_assets.errors import KeyMissingError, Refused
 from lake_assets.lake import quote, thresholds
 from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.row_counts import number, rows_in, summary_of
@@ -99,7 +99,7 @@ class TableWriter(BranchWriter):
         else:
             self.merge(rows, on, clauses, pruning, check, count_properties(*changed))
 
-    def adjust(self, rows: DataFrame, key: Sequence[str], clauses: Sequence[str], count: int) -> str:
+    def adjust(self, rows: DataFrame, key: Sequence[str], clauses: Sequence[str], count: int) -> Refused | None:
         """Update, insert or delete the rows of some keys, by their stored values.
 
         Args:
@@ -109,7 +109,7 @@ class TableWriter(BranchWriter):
             count: the number of rows.
 
         Returns:
-            Why nothing was written: the table holds several rows of a key. Empty if the rows were written.
+            A refusal, with nothing written, if the table holds several rows of a key.
         """
 
         def check(branch: Branch) -> None:
@@ -119,10 +119,10 @@ class TableWriter(BranchWriter):
         try:
             self.merge(rows, same_key(key), clauses, self._pruned(rows, key, count), check)
         except LostRows as e:
-            return str(e)
-        return ""
+            return Refused(str(e))
+        return None
 
-    def change(self, delta: str, key: Sequence[str], frames: Mapping[str, DataFrame] | None = None) -> str:
+    def change(self, delta: str, key: Sequence[str], frames: Mapping[str, DataFrame] | None = None) -> Refused | None:
         """Delete and insert rows of a table with a key.
 
         Args:
@@ -131,8 +131,8 @@ class TableWriter(BranchWriter):
             frames: the frames that the SQL names.
 
         Returns:
-            Why nothing was written: rows to delete are missing in the table or there twice, or rows to insert exist
-                already. Empty if the change was written.
+            A refusal, with nothing written, if rows to delete are missing in the table or there twice, or rows to
+                insert exist already.
 
         Raises:
             KeyMissingError: two rows share a key.
@@ -158,20 +158,20 @@ class TableWriter(BranchWriter):
         )
         if not count:
             self.nothing()
-            return ""
+            return None
         if most > 1:
             duplicate = rows.where("__coming > 1").select(*map(quote, key)).first()
             raise self._no_key(key, most, duplicate or ())
         if most_gone > 1:
-            return f"the table holds several rows of one {', '.join(key)}"
+            return Refused(f"the table holds several rows of one {', '.join(key)}")
         try:
             changed = (inserted, updated, count - inserted - updated)
             self.replace(rows.drop("__coming", "__going"), key, at_most=count, changed=changed)
         except LostRows as e:
-            return str(e)
-        return ""
+            return Refused(str(e))
+        return None
 
-    def count_copies(self, delta: str, frames: Mapping[str, DataFrame] | None = None) -> str:
+    def count_copies(self, delta: str, frames: Mapping[str, DataFrame] | None = None) -> Refused | None:
         """Delete and insert rows of a table without a key, by the number of copies of each row.
 
         Args:
@@ -179,8 +179,7 @@ class TableWriter(BranchWriter):
             frames: the frames that the SQL names.
 
         Returns:
-            Why nothing was written: the table holds fewer copies of a row than the change deletes. Empty if the change
-                was written.
+            A refusal, with nothing written, if the table holds fewer copies of a row than the change deletes.
         """
         spark, columns = self.commit.lake.spark(), list(self.types)
         changed, (count, gone, copies_in, copies_out) = computed(
@@ -188,10 +187,10 @@ class TableWriter(BranchWriter):
         )
         if not count:
             self.nothing()
-            return ""
+            return None
         if not gone:
             self.append(_repeated(changed, columns, COPIES))
-            return ""
+            return None
         deleted, named = changed.where(f"{COPIES} < 0"), new_name()
         pruning = self._pruned(deleted.select(*map(quote, columns)), columns)
         on = " AND ".join(self._all_same() + ([pruning.condition] if pruning.condition else []))
@@ -210,12 +209,12 @@ class TableWriter(BranchWriter):
             "count_if(__left < 0)",
         )
         if missing := gone - matched + short:
-            return f"{missing:,} of {gone:,} rows to delete are missing in the table"
+            return Refused(f"{missing:,} of {gone:,} rows to delete are missing in the table")
         stay = _repeated(remaining, columns, "__left").unionAll(
             _repeated(changed.where(f"{COPIES} > 0"), columns, COPIES)
         )
         self._merge_copies(deleted, stay, pruning, (copies_in, 0, copies_out))
-        return ""
+        return None
 
     def differences(self, rows: DataFrame, key: Sequence[str] = ()) -> str:
         """Replace all rows by `rows`, writing those that differ, so that the change feed has only real changes.
@@ -234,9 +233,9 @@ class TableWriter(BranchWriter):
         delta = signed(named, self.commit.name, self.types)
         # Zeros with different signs are one key to a MERGE, but different values.
         if key and not any(self.types[k] in FLOATING for k in key):
-            lost = self.change(delta, key, {named: rows})
-            if not lost:
+            if not (refused := self.change(delta, key, {named: rows})):
                 return ""
+            lost = refused.reason
             log.warning("%s: %s: its rows are compared as a whole", self.commit.table, lost)
             # `change` has seen the rows that differ, and not those that share their keys.
             self.check_key(rows, key)
