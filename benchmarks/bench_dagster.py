@@ -43,8 +43,7 @@ from lake_assets.examples.event_generator import KEY, Source, Transaction, Workl
 from lake_assets.examples.stream_writers import encoder
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import SparkConfig, connect_server
-from lake_assets.orchestration.sensing.run_requests import Watch
-from lake_assets.orchestration.sensing.sensor import tick
+from lake_assets.orchestration.sensing.sensor import Watch, tick
 from lake_assets.pipeline.config.pipeline_config import seconds_of
 from lake_assets.pipeline.step_retries import absorb
 from tests.support.dagster_process import Dagster, dagster_dev, wait_for

@@ -37,7 +37,6 @@ def application() -> typer.Typer:
     """The command line with all commands."""
     from lake_assets.commands import (
         backfill,
-        backfill_commands,
         capture,
         check,
         demo,
@@ -64,8 +63,8 @@ def application() -> typer.Typer:
     )
     for command in (
         demo.demo, examples.playback, examples.flights, run.run, status.status, rebuild.rebuild, backfill.backfill,
-        backfill_commands.backfills, backfill_commands.compare, backfill_commands.publish, backfill_commands.discard,
-        backfill_commands.resume, backfill_commands.undo, repair.repair, step.step, check.check, verify.verify,
+        backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
+        backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
         explain.explain,
     ):  # fmt: skip
         app.command()(command)

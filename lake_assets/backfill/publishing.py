@@ -36,7 +36,7 @@ from lake_assets.lake.metadata.snapshot_log import ancestors, between
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, back_to_watermark, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.working_copies import grafted, is_redefined
-from lake_assets.pipeline.redo_rows import RECOMPUTED_PROPERTY
+from lake_assets.pipeline.redo import RECOMPUTED_PROPERTY
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.snapshot_retention import consumer_name
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, FINGERPRINT_PROPERTY, KEY_PROPERTY

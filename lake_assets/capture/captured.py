@@ -15,8 +15,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lake_assets.capture.capture_parts import Part, by_snapshot, whole
 from lake_assets.capture.change_sizes import Piece, pieces
+from lake_assets.capture.changed_files import Part, by_snapshot, whole
 from lake_assets.capture.field_ranges import FieldRange, field_ranges
 from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
@@ -213,11 +213,11 @@ class Capture:
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
         """
-        from lake_assets.capture.rows import change_events
+        from lake_assets.capture.rows import changed_rows
 
         by = _listed(keys)
         self._check(by or ())
-        return self._read(spark, lambda view: change_events.events(view, by, str(self.window.table)))
+        return self._read(spark, lambda view: changed_rows.events(view, by, str(self.window.table)))
 
     def keys(self, spark: SparkSession, columns: str | Sequence[str]) -> DataFrame:
         """Return the distinct values of `columns` over all before- and after-images.

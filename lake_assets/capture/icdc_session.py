@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
 from lake_assets.capture import icdc
-from lake_assets.capture.capture_parts import Part
+from lake_assets.capture.changed_files import Part
 from lake_assets.capture.files.deletion_vectors import DeletedRows, deleted_rows
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
 from lake_assets.capture.files.manifests import THREADS

@@ -16,8 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.capture.ancestry import Divergence, divergence
-from lake_assets.capture.snapshot_points import Point, find, point, time, utc
+from lake_assets.capture.snapshot_points import Divergence, Point, divergence, find, point, time, utc
 from lake_assets.errors import SnapshotNotFoundError, TableReplacedError, WindowError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.snapshot_log import between

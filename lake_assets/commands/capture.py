@@ -172,7 +172,7 @@ def _rows(
     frame = captured.events(spark, by) if form == "debezium" else captured.feed(spark, by)
     if images == "before-after":
         return frame
-    from lake_assets.capture.rows.change_events import reduced
+    from lake_assets.capture.rows.changed_rows import reduced
 
     return reduced(frame, keys, keep_before=images == "before")
 

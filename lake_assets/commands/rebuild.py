@@ -13,7 +13,7 @@ from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_o
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.pipeline.redo_table import ROWS_AFTER, ROWS_BEFORE, Past
+from lake_assets.pipeline.redo import ROWS_AFTER, ROWS_BEFORE, Past
 from lake_assets.tables.outcome import Outcome
 
 

@@ -5,9 +5,8 @@ it is shown, triggered, retried and reported. What does not belong here: anythin
 """
 
 from lake_assets.orchestration.build import build_definitions
-from lake_assets.orchestration.captured_job import CapturedJob
-from lake_assets.orchestration.component import LakePipeline
-from lake_assets.orchestration.ownership import check_claims
+from lake_assets.orchestration.component import CapturedJob, LakePipeline
+from lake_assets.orchestration.loaded_pipelines import check_claims
 from lake_assets.orchestration.runs.resources import LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
 

@@ -33,7 +33,7 @@ from lake_assets.orchestration._compat import (
 )
 from lake_assets.orchestration.asset_checks import evaluation
 from lake_assets.orchestration.asset_names import REBUILD_TAG, asset_key
-from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_event, progress
+from lake_assets.orchestration.backfill_job import BACKFILL_TAG, comparisons, plan_event, progress
 from lake_assets.orchestration.loaded_pipelines import loaded, named
 from lake_assets.pipeline import Outcome, Pipeline, PipelineGroup, grouped, names_of
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec

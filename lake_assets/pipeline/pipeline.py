@@ -23,8 +23,7 @@ from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_s
 from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
 from lake_assets.pipeline.pending import PendingWindow, pending_of
-from lake_assets.pipeline.redo import redo
-from lake_assets.pipeline.redo_table import Past
+from lake_assets.pipeline.redo import Past, redo
 from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of

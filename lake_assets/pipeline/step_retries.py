@@ -48,7 +48,7 @@ def absorb(
     Args:
         pins: snapshots that the models of this run have read so far, so that all of them read the same.
         rebuild: whether to compute the table (not a raw one) from the current contents of its sources (see
-            `redo_table`).
+            `redo`).
         file: the file of the pipeline, for the note of a failure (see `standing_failures`).
         is_aside: whether this is a working copy: its failures say nothing of the table.
 

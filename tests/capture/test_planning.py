@@ -36,7 +36,7 @@ from pyiceberg.types import (
 )
 
 from lake_assets import Lake
-from lake_assets.capture.capture_parts import Part
+from lake_assets.capture.changed_files import Part
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.delete_files import DeleteIndex

@@ -23,8 +23,7 @@ from lake_assets import Lake
 from lake_assets.errors import MalformedRecordError, TruncatedInputError, UnsupportedEventError
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import DELETE, INSERT, UPDATE, Hints
-from lake_assets.formats.files.csv_files import csv_records
-from lake_assets.formats.files.csv_long_rows import RowFilter
+from lake_assets.formats.files.csv_files import RowFilter, csv_records
 from lake_assets.formats.files.file_records import reader_of
 from lake_assets.formats.files.limited_files import Limits
 from lake_assets.formats.files.parquet_files import parquet_records, spark_type

@@ -10,7 +10,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.models.operators.query_tree import Window, walk
-from lake_assets.models.operators.running_windows import RunningWindows, running_windows
+from lake_assets.models.operators.window_frames import RunningWindows, running_windows
 from lake_assets.models.sql.model_plan import plan
 from tests.support.keyed_rows import KEYED, SCHEMA, prove
 from tests.support.model_world import World

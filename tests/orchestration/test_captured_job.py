@@ -11,7 +11,7 @@ import pytest
 
 from lake_assets import CapturedJob, Lake, Pipeline
 from lake_assets.orchestration import build_definitions
-from lake_assets.orchestration.scaffold import JobScaffolder
+from lake_assets.orchestration.component import JobScaffolder
 from tests.support.dagster_harness import Harness, OtherSession, selected
 from tests.support.daily_job import DAILY, PLAYS, play, rows_of
 
@@ -28,7 +28,7 @@ attributes:
   group: media
 """
 FUNCTION = """
-from lake_assets.orchestration.scaffold import JobScaffolder
+from lake_assets.orchestration.component import JobScaffolder
 from tests.support.daily_job import append, new_rows
 
 def daily(step, context):

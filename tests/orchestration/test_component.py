@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 import lake_assets
 from lake_assets import LakePipeline
 from lake_assets.examples import shop
-from lake_assets.orchestration.scaffold import PipelineScaffolder
+from lake_assets.orchestration.component import PipelineScaffolder
 
 DG = Path(sys.executable).parent / "dg"
 # Expected output of `dg check yaml`: every mistake with its line.

@@ -12,8 +12,7 @@ import yaml
 
 from lake_assets import Lake, Pipeline
 from lake_assets.orchestration.runs.instance_settings import config_warnings
-from lake_assets.orchestration.sensing.run_requests import Watch
-from lake_assets.orchestration.sensing.sensor import tick
+from lake_assets.orchestration.sensing.sensor import Watch, tick
 from tests.support.dagster_harness import Harness
 from tests.support.dagster_shop import feed
 

@@ -9,8 +9,7 @@ import dagster as dg
 
 from lake_assets import Lake, Pipeline
 from lake_assets.orchestration import build_definitions
-from lake_assets.orchestration.sensing.run_requests import Watch
-from lake_assets.orchestration.sensing.sensor import tick
+from lake_assets.orchestration.sensing.sensor import Watch, tick
 
 
 @dataclass

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-from lake_assets.examples.debezium_writer import connect_value
 from lake_assets.examples.event_generator import KEY, Change, Row, Transaction
-from lake_assets.examples.stream_writers import feed_rows, flagged_rows, postgres_text
+from lake_assets.examples.stream_writers import connect_value, feed_rows, flagged_rows, postgres_text
 from lake_assets.formats.event_model import DELETE, INSERT, UPDATE, Hints, SourceTable
 from tests.support.parsing import Parsed, plain
 

@@ -27,8 +27,7 @@ from lake_assets.ingest.raw_tables import (
     skipped,
 )
 from lake_assets.ingest.records import rejects
-from lake_assets.ingest.records.databases import Databases
-from lake_assets.ingest.records.routing import Routed, route
+from lake_assets.ingest.records.routing import Databases, Routed, route
 from lake_assets.ingest.records.stream_transactions import OpenTransactions
 from lake_assets.ingest.records.tombstones import Tombstones
 from lake_assets.lake import thresholds

@@ -7,9 +7,8 @@ from collections.abc import Collection
 from lake_assets.lake import TableId
 from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.query_tree import equals, scans, users_text
-from lake_assets.models.operators.row_frames import row_frames
-from lake_assets.models.operators.running_windows import running_windows
 from lake_assets.models.operators.unique_columns import unique
+from lake_assets.models.operators.window_frames import row_frames, running_windows
 
 _NAMES = {
     "left": "LEFT JOIN",

@@ -29,8 +29,7 @@ from lake_assets.models.operators.operator_rows import (
     side_join_sql,
 )
 from lake_assets.models.operators.query_tree import column, equals, refs, scans, text
-from lake_assets.models.operators.row_frames import RowFrames, row_frames
-from lake_assets.models.operators.running_windows import RunningWindows, running_windows
+from lake_assets.models.operators.window_frames import RowFrames, RunningWindows, row_frames, running_windows
 from lake_assets.tables.writing.row_differences import SIGN
 
 _MINUS, _PLUS = f"CAST(-1 AS INT) AS {SIGN}", f"CAST(1 AS INT) AS {SIGN}"
