@@ -17,8 +17,7 @@ from lake_assets.formats.sequences import ORDINALS
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.event_rows import BAD
-from lake_assets.ingest.records.parsing import Parsed
-from lake_assets.ingest.records.sequence_kinds import (
+from lake_assets.ingest.records.mixed_orders import (
     Kind,
     Look,
     MixedKindsError,
@@ -29,6 +28,7 @@ from lake_assets.ingest.records.sequence_kinds import (
     to_property,
     with_unplaced,
 )
+from lake_assets.ingest.records.parsing import Parsed
 from lake_assets.ingest.staging.due_records import generation_of, properties_of
 from lake_assets.ingest.staging.exactness import at_limit
 from lake_assets.ingest.staging.staging_columns import (
