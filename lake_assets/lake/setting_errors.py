@@ -32,22 +32,25 @@ _EXPECTED = {
 }
 
 
-def setting_errors(model: type[BaseModel], error: ValidationError) -> list[tuple[Place, str]]:
+def setting_errors(model: type[BaseModel], error: ValidationError, content: object = None) -> list[tuple[Place, str]]:
     """Return each mistake as the place of the setting, and a text: what is wrong, and what to write.
 
     A value that fits no branch of a union is one mistake, not one per branch.
+
+    Args:
+        content: the settings; their entries are called by their names.
     """
     by_place: dict[Place, list[Any]] = {}
     for details in error.errors():
         place: Place = details["loc"]
         branch = next((i for i, part in enumerate(place) if isinstance(part, str) and _BRANCH.fullmatch(part)), None)
         by_place.setdefault(place if branch is None else place[:branch], []).append(details)
-    return [(place, text) for place, several in by_place.items() for text in _texts(model, place, several)]
+    return [(place, text) for place, several in by_place.items() for text in _texts(model, place, several, content)]
 
 
-def _texts(model: type[BaseModel], place: Place, several: Sequence[Any]) -> list[str]:
+def _texts(model: type[BaseModel], place: Place, several: Sequence[Any], content: object) -> list[str]:
     """Return the mistakes of one setting; settings that are wrong together give one per line of their message."""
-    first, at = several[0], ".".join(map(str, place))
+    first, at = several[0], _in_words(place, content)
     kind, message = first["type"], str(first["msg"]).removeprefix("Value error, ")
     expected = list(dict.fromkeys(_EXPECTED[d["type"]] for d in several if d["type"] in _EXPECTED))
     if kind == "extra_forbidden":
@@ -61,6 +64,19 @@ def _texts(model: type[BaseModel], place: Place, several: Sequence[Any]) -> list
     elif kind != "value_error":
         message += _value(first)
     return [f"{at}: {text}" if at else text for text in message.splitlines()]
+
+
+def _in_words(place: Place, content: object) -> str:
+    """Return a place as text, with the names of entries: `models[agg.sales].key`; `models.0.key` if it has no name."""
+    text, at = "", content
+    for part in place:
+        if isinstance(part, int) and isinstance(at, list):
+            at = at[part] if part < len(at) else None
+            name = (at.get("name") or at.get("table")) if isinstance(at, dict) else None
+        else:
+            at, name = at.get(part) if isinstance(at, dict) else None, None
+        text += f"[{name}]" if isinstance(name, str) else f".{part}"
+    return text.removeprefix(".")
 
 
 def _value(details: Any) -> str:

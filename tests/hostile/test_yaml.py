@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_yaml_file_is_said_at_once(tmp_path: Path, name: st
         ("bomb", "expands to more than 1,000,000 values: an alias"),
         ("circle", "line 4: refers to itself by an alias"),
         ("not a date", "line 3: no valid YAML: looks like timestamp but is not valid: put it in quotes if it is text"),
-        ("NUL in a path", "line 4: streams.0.landing: 'a\\x00b' is not a path: it contains a NUL character"),
+        ("NUL in a path", "line 4: streams[events].landing: 'a\\x00b' is not a path: it contains a NUL character"),
     ],
 )
 def test_an_error_says_what_to_correct(tmp_path: Path, name: str, says: str) -> None:

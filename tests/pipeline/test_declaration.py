@@ -83,7 +83,7 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
         ("    - name: s\n", "    - name: s_rejected\n", 6, "the list of rejected records of a stream called s"),
         ("      sql: SELECT", "      query: SELECT", 13, "query"),
         ("    - name: s\n", "    - name: s\n      format: avro\n", 7, "debezium"),
-        ("key: [id]", "keey: [id]", 10, "streams.0.tables.1.keey: unknown setting; did you mean `key`?"),
+        ("key: [id]", "keey: [id]", 10, "streams[s].tables[public.orders].keey: unknown setting; did you mean `key`?"),
         ("key: [id]", "freshness: {fial: 1h}", 10, "freshness.fial: unknown setting; did you mean `fail`?"),
         ("key: [id]", "audits: [{uniqe: id}]", 10, "audits.0.uniqe: unknown setting; did you mean `unique`?"),
         ("    - name: s\n", "    - nmae: s\n", 6, "streams.0.nmae: unknown setting; did you mean `name`?"),

@@ -89,7 +89,7 @@ def test_settings_that_are_wrong_stop_the_pipeline_and_are_told_with_its_sql(tmp
     with pytest.raises(PipelineError) as caught:
         Pipeline.load(file)
     setting, sql = str(caught.value).splitlines()
-    assert "line 8: models.2.kye: unknown setting" in setting
+    assert "line 8: models[agg.other].kye: unknown setting" in setting
     assert "line 6: model agg.bad: " in sql
 
 

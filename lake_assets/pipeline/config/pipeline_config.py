@@ -223,9 +223,9 @@ class SqlModel(ModelSettings):
         "append them, merge them by key, replace the affected keys or range, or overwrite the table; "
         "default: the result of the query is maintained",
     )
-    replace: list[ColumnName] | dict[ColumnName, str | dict[str, str]] | None = Field(
+    replace: Columns | dict[ColumnName, str | dict[str, str]] | None = Field(
         default=None,
-        description="with write: columns whose affected values are replaced: [account]. {day: to_date(started_at)} "
+        description="with write: columns whose affected values are replaced: account. {day: to_date(started_at)} "
         "computes the value from a changed row; {day: {raw.playback: to_date(started_at)}} by table; "
         "default: the key, or the column of range",
     )

@@ -86,7 +86,8 @@ def read_settings(path: Path) -> Settings:
             config = pipeline_of_job(declared) if isinstance(declared, CapturedJobConfig) else declared
         except ValidationError as e:
             lines = {line for line, _ in wrong}
-            errors = [(place, line_of(node, ("attributes", *place)), t) for place, t in setting_errors(model, e)]
+            found = setting_errors(model, e, attributes)
+            errors = [(place, line_of(node, ("attributes", *place)), text) for place, text in found]
             # A value that is wrong in YAML is read as none.
             wrong += [(line, text) for _, line, text in errors if line not in lines]
             remaining = omissions.without(attributes, [place for place, _, _ in errors])
