@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 from rich.tree import Tree
 
 from lake_assets.commands.printing import console, facts, listing, print_json, size
-from lake_assets.commands.table_lookup import AsJson, find_pipeline
+from lake_assets.commands.table_lookup import AsJson, pipeline_of
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.lake.names import nearest
-from lake_assets.models.explanation import Explanation, Operator
+from lake_assets.models.explanation import Explanation, Operator, explain_code
 from lake_assets.models.explanation import explain as explained
 from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.tables.outcome import Absorbed
 
 
 def explain(
@@ -25,7 +27,10 @@ def explain(
     pipeline: Annotated[
         str | None,
         typer.Option(
-            "--pipeline", "-p", help="YAML file, folder or shipped name; default: the query stored in the table"
+            "--pipeline",
+            "-p",
+            help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES, then the query stored "
+            "in the table",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -34,7 +39,7 @@ def explain(
     lake, name = Lake.load_existing(), TableId.parse(table)
     spec = _spec(lake, name, pipeline)
     if isinstance(spec, PythonModelSpec):
-        show_python_model(spec, as_json=as_json)
+        show_python_model(lake, spec, as_json=as_json)
         return
     explanation = explained(lake, spec)
     if as_json:
@@ -44,25 +49,26 @@ def explain(
 
 
 def _spec(lake: Lake, name: TableId, pipeline: str | None) -> ModelSpec | PythonModelSpec:
-    if pipeline is None:
+    """Return the declared model; without a declaration, the query by which the table was built."""
+    try:
+        specs = pipeline_of(lake, name, pipeline).specs(lake, alone=False)
+    except PipelineError as declared:
+        if pipeline:
+            raise
         try:
             return spec_of(name, lake.table(name))
         except TableNotFoundError as e:
-            raise TableNotFoundError(f"{e}. A model that was never run is explained with --pipeline FILE") from e
-    specs = [s for s in find_pipeline(pipeline).specs(lake) if isinstance(s, ModelSpec | PythonModelSpec)]
-    spec = next((s for s in specs if s.table == name), None)
-    if spec is None:
-        models = [str(s.table) for s in specs]
-        raise PipelineError(
-            f"{pipeline} has no model {name}{nearest(str(name), models)}; it has {', '.join(models) or 'none'}"
-        )
+            raise TableNotFoundError(f"{e}; {declared}") from e
+    spec = next(s for s in specs if s.table == name)
+    if not isinstance(spec, ModelSpec | PythonModelSpec):
+        raise PipelineError(f"{name} is no model: `lake-assets status` says how far it is")
     return spec
 
 
-def show_python_model(spec: PythonModelSpec, *, as_json: bool) -> None:
-    """Print how the rows of a function, or of a SELECT over changes, are computed and applied."""
-    model = spec.model
-    rows = {
+def show_python_model(lake: Lake, spec: PythonModelSpec, *, as_json: bool) -> None:
+    """Print how the rows of a function, or of a SELECT over changes, are computed and applied, and what is pending."""
+    model, (now, windows) = spec.model, explain_code(lake, spec)
+    rows: dict[str, object] = {
         "table": str(spec.table),
         "code": model.where,
         "write": model.write,
@@ -70,15 +76,23 @@ def show_python_model(spec: PythonModelSpec, *, as_json: bool) -> None:
         "replaced": ", ".join(f"{c} ({e if isinstance(e, str) else dict(e)})" for c, e in model.replace.items()),
         "changes of": ", ".join(dict.fromkeys(map(str, spec.inputs.values()))),
         "lookups": ", ".join(map(str, spec.lookups)),
+        "kept": model.past,
+        "now": now,
     }
     if as_json:
-        print_json(rows)
+        print_json({**rows, "windows": windows})
         return
     table = facts()
     for name, text in rows.items():
         if text:
-            table.add_row(name, escape(text))
+            table.add_row(name, escape(str(text)))
+    _add_pending(table, windows)
     console.print(table)
+
+
+def _add_pending(table: Table, windows: Iterable[Absorbed]) -> None:
+    for window in windows:
+        table.add_row("pending", escape(f"{window.source}: {window.files} files, {size(window.bytes)}"))
 
 
 def show(explanation: Explanation) -> None:
@@ -98,8 +112,7 @@ def show(explanation: Explanation) -> None:
         table.add_row("stages", escape("\n".join(lines)))
     if explanation.estimate:
         table.add_row("estimate", escape(str(explanation.estimate)))
-    for window in explanation.windows:
-        table.add_row("pending", escape(f"{window.source}: {window.files} files, {size(window.bytes)}"))
+    _add_pending(table, explanation.windows)
     for warning in explanation.warnings:
         table.add_row("[yellow]warning[/]", f"[yellow]{escape(warning)}[/]")
     console.print(table)

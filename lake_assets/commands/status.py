@@ -14,8 +14,8 @@ from rich.markup import escape
 
 from lake_assets.capture.renamed_columns import renamed_since
 from lake_assets.commands.printing import console, listing, print_json, size
-from lake_assets.commands.table_lookup import AsJson
-from lake_assets.errors import HistoryError, InputError
+from lake_assets.commands.table_lookup import AsJson, all_pipelines
+from lake_assets.errors import HistoryError, InputError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
@@ -30,6 +30,7 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.models.python.python_model_spec import ignored_lookups
+from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.tables.pending_windows import rebuild_advice, window_of
 from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
@@ -58,6 +59,7 @@ class TableStatus:
         renamed: columns that its sources have renamed or dropped since they were absorbed.
         rejected: of a raw table: how many of its records are rejected, whatever they are about.
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
+        redeclared: what the next run does because the declaration has changed.
     """
 
     table: str
@@ -79,12 +81,17 @@ class TableStatus:
     renamed: list[str] = field(default_factory=list[str])
     rejected: int = 0
     landing: str | None = None
+    redeclared: str = ""
 
     @property
     def is_behind(self) -> bool:
         """Whether the table itself has something to absorb, or its watermark is lost."""
         return bool(
-            self.error or self.failure or self.waiting.files or any(n is None or n for n in self.behind.values())
+            self.error
+            or self.failure
+            or self.redeclared
+            or self.waiting.files
+            or any(n is None or n for n in self.behind.values())
         )
 
     @property
@@ -95,6 +102,8 @@ class TableStatus:
         else:
             # A failure says the same in the words of the table's declaration.
             yield from (("red", text) for text in self.lost)
+        if self.redeclared:
+            yield "yellow", self.redeclared
         yield from (("yellow", text) for text in self.renamed)
         yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
         if self.rejected:
@@ -105,7 +114,10 @@ class TableStatus:
 def status(as_json: AsJson = False) -> None:
     """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
-    statuses = with_upstream(_with_failures(lake, [table_status(lake, t) for t in _own_tables(lake)]))
+    redeclared, unread = _redeclared(lake)
+    tables = [table_status(lake, t) for t in _own_tables(lake)]
+    tables = [replace(t, redeclared=redeclared.get((t.pipeline, t.table), "")) for t in tables]
+    statuses = with_upstream(_with_failures(lake, tables))
     if as_json:
         print_json(statuses)
         return
@@ -130,6 +142,33 @@ def status(as_json: AsJson = False) -> None:
         if s.skipped:
             text = f"{s.table}: records about no row, skipped so far: {skipped_text(s.skipped)}"
             console.print(text, markup=False, style="dim", soft_wrap=True)
+    for text in unread:
+        console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)
+
+
+def _redeclared(lake: Lake) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Return what changed declarations do to tables, by pipeline and table; and errors of pipelines that cannot be
+    read."""
+    found: dict[tuple[str, str], str] = {}
+    try:
+        pipelines = all_pipelines()
+    except LakeError as e:
+        return found, [str(e)]
+    unread: list[str] = []
+    for pipeline in pipelines:
+        try:
+            specs = pipeline.specs(lake, alone=False)
+        except LakeError as e:
+            unread.append(str(e))
+            continue
+        for spec in specs:
+            try:
+                text = after_redeclaration(lake, spec)
+            except LakeError as e:  # the table's own failure, which its next run reports
+                text = str(e)
+            if text:
+                found[pipeline.name, str(spec.table)] = text
+    return found, unread
 
 
 def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
@@ -248,6 +287,8 @@ def _behind(status: TableStatus) -> str:
     if status.lost:
         return "[bold red]history lost[/]"
     parts: list[str] = ["failed"] if status.failure else []
+    if status.redeclared:
+        parts.append("declared otherwise")
     if any(n is None for n in status.behind.values()):
         parts.append("a source was rolled back")
     if status.landing and not status.waiting.files:

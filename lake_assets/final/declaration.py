@@ -80,14 +80,16 @@ def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Ta
     """
     spec = spelled_as(spec, staging)
     window = window_of(spec.table, table, spec.staging, staging)
-    if table is not None and (reason := _reason_to_rebuild(lake, spec, table, staging)):
+    if table is not None and (reason := reason_to_rebuild(lake, spec, table, staging)):
         return Window(spec.staging, None, window.head), reason
     if window.lost and getattr(spec, window.lost.option) == "stop":
         raise window.lost.error(rebuild_advice(spec.table, spec.staging, option=window.lost.option))
     return window, window.lost.why if window.lost else None
 
 
-def _reason_to_rebuild(lake: LakeBase, spec: FinalSpec, table: Table, staging: Table) -> str | None:
+def reason_to_rebuild(lake: LakeBase, spec: FinalSpec, table: Table, staging: Table) -> str | None:
+    """Return why a table has to be rebuilt from all of staging; None: it has not. Reads only the catalog."""
+    spec = spelled_as(spec, staging)
     stored, declared = _stored_declaration(spec, table, staging), declaration(spec, staging)
     if stored | {GENERATION: 0} != declared | {GENERATION: 0}:
         return "its declaration, or the key of its source, has changed since its rows were computed"

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from lake_assets.capture import capture
 from lake_assets.errors import NotRunError, Refused
 from lake_assets.final.batch import Batch
-from lake_assets.final.declaration import pending_of
+from lake_assets.final.declaration import pending_of, reason_to_rebuild
 from lake_assets.final.events.repeated_snapshots import reason_to_restart
 from lake_assets.final.events.staging_events import has_other_keys, window_events
 from lake_assets.final.events.window_stats import Stats, stats_of
@@ -30,6 +30,7 @@ from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audits.audit_gate import forget_failed
 from lake_assets.tables.batch_limits import cut, left_behind
@@ -99,6 +100,14 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         window, why = pending_of(lake, self.spec, table, staging)
         # A rebuilt table must not temporarily have fewer rows than before.
         return (window, why) if why else (cut(window, staging, self.spec.batch), "")
+
+    def after_redeclaration(self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]) -> str:
+        """Return how many events the next step reads, if it computes the table again."""
+        staging = sources.get(self.spec.staging)
+        why = reason_to_rebuild(lake, self.spec, table, staging) if staging is not None else None
+        if not why or staging is None:
+            return ""
+        return f"{why}: the next run computes it again from {row_count(staging) or 0:,} events of {self.spec.staging}"
 
     def due(self, lake: LakeBase, rebuild: str) -> DueFinal | Outcome:
         """Return the step, or the outcome if there is nothing to do; `rebuild`: why to absorb all of staging, if so."""

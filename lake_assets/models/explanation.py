@@ -6,10 +6,14 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lake_assets.capture import capture
+from lake_assets.errors import HistoryError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import describe, maintained
 from lake_assets.models.operators.query_tree import Node, Project, Scan, Tree, definitions, refs
+from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.models.python.python_model_step import PythonModelStep
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.model_step import DueModel
@@ -95,6 +99,32 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
         _operator(model.tree.root, model) if model.tree else None,
         lineage(model.tree) if model.tree else {}, model.warnings, decided,
     )  # fmt: skip
+
+
+def explain_code(lake: LakeBase, spec: PythonModelSpec) -> tuple[str, tuple[Absorbed, ...]]:
+    """Return what the next step of a Python model does, and the pending change of each input. Reads metadata only.
+
+    Raises:
+        TableNotFoundError: an input does not exist.
+    """
+    step, target = PythonModelStep(spec), lake.find(spec.table)
+    sources = {s: lake.table(s) for s in spec.sources}
+    if target is None:
+        return "computes everything: first run", ()
+    if text := step.after_redeclaration(lake, target, sources):
+        return text, ()
+    try:
+        windows = {s: w for s, w in step.windows_of(target, sources).items() if not w.is_absorbed}
+    except HistoryError as e:
+        return f"stops: {e}", ()
+    if lost := [w.lost.why for w in windows.values() if w.lost]:
+        return f"computes everything: {'; '.join(lost)}", ()
+    with contextlib.ExitStack() as scope:
+        captures = {s: scope.enter_context(capture(lake, s, w.start, w.end)) for s, w in windows.items()}
+        pending = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
+        if all(c.is_empty for c in captures.values()):
+            return "moves the watermarks: no row of its inputs changed" if windows else "nothing is pending", pending
+    return f"calls its code with the changes of {', '.join(map(str, windows))}; {spec.model.write}", pending
 
 
 def _operator(node: Node, model: ModelPlan) -> Operator:

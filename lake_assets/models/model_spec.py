@@ -127,7 +127,10 @@ def spec_of(name: TableId, table: Table) -> ModelSpec:
         ModelError: no SQL model built it.
     """
     if table.properties.get(FINGERPRINT_PROPERTY, "").startswith("python:"):
-        raise ModelError(f"{name} is computed by code, which the table does not hold: name its pipeline (--pipeline)")
+        raise ModelError(
+            f"{name} is computed by code, which the table does not hold: name its pipeline (--pipeline), or set "
+            "LAKE_PIPELINES to its folder"
+        )
     stored = table.properties.get(DECLARED_PROPERTY)
     if stored is None:
         kind = "filled from a stream, or by a job" if read_marks(table) else "not the table of a pipeline"

@@ -52,6 +52,15 @@ def _sources(lake: LakeBase, spec: Spec) -> dict[TableId, Table]:
     return {s: table for s in spec.sources if (table := lake.find(s)) is not None}
 
 
+def after_redeclaration(lake: LakeBase, spec: Spec) -> str:
+    """Return what the next run does with a table because its declaration has changed; empty: it has not.
+
+    Reads metadata only.
+    """
+    table = lake.find(spec.table)
+    return step_of(spec).after_redeclaration(lake, table, _sources(lake, spec)) if table is not None else ""
+
+
 def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[PendingWindow], pins: SnapshotPins) -> list[PendingWindow]:
     """Return the part of a table's pending windows that one step absorbs; reads metadata only.
 

@@ -38,7 +38,7 @@ from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.stability import Level, state
-from lake_assets.models.python import python_model_step
+from lake_assets.models.python import function_call
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_query
 from lake_assets.models.sql.query_text import as_named, text_over
@@ -249,7 +249,7 @@ def expected_rows(
         t: _pinned(lake, spec.table, t, marks.get(str(t))) for t in dict.fromkeys((*spec.sources, *lookups_of(spec)))
     }
     if is_python:
-        return python_model_step.expected_rows(lake, spec, pinned, scope), pinned
+        return function_call.expected_rows(lake, spec, pinned, scope), pinned
     return _result(lake, spec, parse(str(spec.table), spec.sql), pinned, scope), pinned
 
 

@@ -166,6 +166,11 @@ class TableStep(ABC, Generic[S, P]):
         """Return why a table (None: it does not exist) is not rebuilt from its sources; empty: it can be."""
         return ""
 
+    def after_redeclaration(self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]) -> str:
+        """Return what the next step does with an existing table because its declaration has changed, as a sentence;
+        empty: it has not. Reads metadata only."""
+        return ""
+
     def recovery(self, option: str = "") -> str:
         """Return how to go on after lost history; `option` is the setting by which the next run does so by itself."""
         return rebuild_advice(self.spec.table, *self.spec.sources, option=option)

@@ -38,6 +38,7 @@ from lake_assets.ingest.staging.staging_exactness import add_reasons, store_reas
 from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from lake_assets.ingest.staging.tombstone_events import with_deletes
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.outcome import Absorbed, Outcome
@@ -71,6 +72,13 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         """Return the batch, or the whole window if every record is read again."""
         windows = [(pending_of(self.spec, table, raw), raw) for raw in sources.values()]
         return [window if why else cut(window, raw, self.spec.batch) for (window, why), raw in windows]
+
+    def after_redeclaration(self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]) -> str:
+        """Return how many records the next step reads, if it reads all of them again."""
+        raw, why = sources.get(self.spec.raw), reason_to_reread(spelled(self.spec, table), table)
+        if not why or raw is None:
+            return ""
+        return f"{why}: the next run reads all {row_count(raw) or 0:,} records of {self.spec.raw} again"
 
     def due(self, lake: LakeBase, *, rebuild: bool) -> DueRecords | Outcome:
         """Return the records to read, or the outcome if there is nothing to do.

@@ -14,7 +14,9 @@ from pyiceberg.table import Table
 from lake_assets.capture.renamed_columns import renamed_text
 from lake_assets.errors import DefinitionChangedError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.models.steps.cost_estimate import past_costs
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables import table_step
 from lake_assets.tables.audits.audit_gate import forget_failed
@@ -214,6 +216,25 @@ class ModelStep(TableStep[M, SnapshotPins]):
     def is_same_definition(self, table: Table | None) -> bool:
         """Whether a table was built by the current definition."""
         return table is not None and table.properties.get(FINGERPRINT_PROPERTY) == self.spec.definition
+
+    def after_redeclaration(self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]) -> str:
+        """Return whether the next step stops, or computes the table again, and at which cost."""
+        if self.is_same_definition(table):
+            return ""
+        changed = "its declaration has changed: the next run"
+        if past := self.past(table):
+            return f"{changed} stops, since {past}"
+        if self.is_stopped_by_change:
+            return f"{changed} stops, as `on_query_change: stop` says"
+        rows = sum(row_count(s) or 0 for s in sources.values())
+        full = next((c for c in past_costs(table) if c.strategy == "full"), None)
+        seconds = f", in about {full.seconds * rows / max(full.rows, 1):,.0f} s" if full else ""
+        return f"{changed} computes it again from {rows:,} rows of {', '.join(map(str, sources))}{seconds}"
+
+    @property
+    def is_stopped_by_change(self) -> bool:
+        """Whether the declaration says that a change of it stops the table."""
+        return False
 
     def is_begun(self, table: Table | None, windows: Mapping[TableId, Window]) -> bool:
         """Whether a step continues from the table's contents."""

@@ -75,6 +75,11 @@ class SqlModelStep(ModelStep[ModelSpec]):
         """Raise the error of a query that reads a renamed column now, not with the next change."""
         planned(self.spec, sources)
 
+    @property
+    def is_stopped_by_change(self) -> bool:
+        """Whether a changed query stops the table."""
+        return self.spec.on_query_change == "stop"
+
     def check_due(self, due: DueModel) -> None:
         """Raise DefinitionChangedError if the query has changed, and the model is declared to stop."""
         name = self.spec.table
