@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from lake_assets.backfill.backfill_record import BackfillRecord, Redo
+from lake_assets.backfill.backfill_record import BackfillRecord, Redo, TableRecord
 from lake_assets.backfill.row_selection import Chunks, Selection, check_exists, chunks_of
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
@@ -17,6 +17,8 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.lake.names import nearest
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.pipeline import Pipeline, PipelineGroup
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec, lookups_of
@@ -36,9 +38,11 @@ class TablePlan:
         chunks: the pieces of work.
         what: what is redone, in words.
         why: the reason for this way.
-        rows: rows that are computed; at most, if they follow from changes.
+        rows: an estimate of the rows that change, from the share of its sources that is redone.
+        most: the rows that change at most: all of the table.
+        changed: the least and the most rows that past backfills of the table changed in this way; None: there was none.
         rows_read, files_read, bytes_read: the sources, as far as they are read.
-        bytes_written: at most; rows that do not differ are not written.
+        bytes_written: an estimate as `rows`; rows that do not differ are not written.
         seconds: of all pieces.
         runs: number of past backfills of the table that `seconds` is taken from; 0: from a general rate.
     """
@@ -55,6 +59,8 @@ class TablePlan:
     bytes_written: int
     seconds: float
     runs: int
+    most: int = 0
+    changed: tuple[int, int] | None = None
 
     @property
     def confidence(self) -> str:
@@ -225,7 +231,11 @@ def _planned(lake: LakeBase, spec: Spec, redo: Redo, redone: Chunks, past: Seque
     # A final table is recomputed from all events of its keys, wherever they are in staging.
     part = share if redo == "changes" or not isinstance(spec, FinalSpec) else 1.0
     rows_read = int(part * sum(number(s, "total-records") for s in read))
-    seconds, runs = _estimate(str(spec.table), redo, rows_read, len(pieces), past)
+    done = [t for r in past for t in r.tables if t.table == str(spec.table) and t.redo == redo and t.is_done]
+    seconds = _seconds(done, rows_read, len(pieces))
+    changed = [t.inserted + t.updated + t.deleted for t in done]
+    # How far a changed row reaches in such a model is not known before it is computed.
+    reaches = redo == "changes" and _reaches_further(spec)
     what, why = {
         "everything": ("everything", "computed from all that its sources hold"),
         "rows": (_labels(pieces), "computed from its sources; rows that differ are written"),
@@ -237,14 +247,23 @@ def _planned(lake: LakeBase, spec: Spec, redo: Redo, redone: Chunks, past: Seque
         chunks=pieces,
         what=what,
         why=why,
-        rows=int(share * visible_rows(own)),
+        rows=visible_rows(own) if reaches else int(share * visible_rows(own)),
         rows_read=rows_read,
         files_read=round(part * sum(number(s, "total-data-files") for s in read)),
         bytes_read=int(part * sum(number(s, "total-files-size") for s in read)),
         bytes_written=int(share * number(summary_of(own), "total-files-size")),
         seconds=seconds,
-        runs=runs,
+        runs=sum(1 for t in done if t.rows_read),
+        most=visible_rows(own),
+        changed=(min(changed), max(changed)) if changed else None,
     )
+
+
+def _reaches_further(spec: Spec) -> bool:
+    """Whether a changed row of a source also affects rows of other ranges."""
+    if isinstance(spec, PythonModelSpec):
+        return bool(spec.back or spec.forward or spec.model.cumulative)
+    return isinstance(spec, ModelSpec) and spec.span is not None and spec.span.reaches
 
 
 def _labels(pieces: Sequence[RowScope]) -> str:
@@ -253,10 +272,9 @@ def _labels(pieces: Sequence[RowScope]) -> str:
     return f"{len(pieces)} chunks, the first of {pieces[0].label}"
 
 
-def _estimate(table: str, redo: Redo, rows: int, pieces: int, past: Sequence[BackfillRecord]) -> tuple[float, int]:
-    """Return the expected seconds, and the number of past backfills that they are taken from."""
-    done = [t for r in past for t in r.tables if t.table == table and t.redo == redo and t.is_done and t.rows_read]
-    if done:
+def _seconds(done: Sequence[TableRecord], rows: int, pieces: int) -> float:
+    """Return the expected seconds, from past backfills of the table if there are any."""
+    if done := [t for t in done if t.rows_read]:
         rate = median(t.seconds / t.rows_read for t in done)
-        return max(min(t.seconds for t in done), rate * rows), len(done)
-    return pieces * _FIXED_SECONDS + rows / _ROWS_PER_SECOND, 0
+        return max(min(t.seconds for t in done), rate * rows)
+    return pieces * _FIXED_SECONDS + rows / _ROWS_PER_SECOND

@@ -109,6 +109,7 @@ class BackfillRecord:
         undoes: the backfill that this one takes back; empty: none.
         way: how its tables were published, in words; empty: not yet, or no row differed.
         has_news: whether it also publishes changes of the sources that were pending, or came while it was built.
+        is_clean: whether its working copies are removed, since it has ended.
     """
 
     id: str
@@ -129,6 +130,7 @@ class BackfillRecord:
     published: float = 0.0
     has_news: bool = False
     way: str = ""
+    is_clean: bool = False
 
     @property
     def files(self) -> list[Path]:
@@ -144,6 +146,22 @@ class BackfillRecord:
     def is_open(self) -> bool:
         """Whether it may still be published."""
         return self.state in OPEN
+
+    @property
+    def ways_to_end(self) -> str:
+        """How an open backfill comes to its end, by its state."""
+        discard = f"discard it (`lake-assets discard {self.id}`)"
+        if self.is_running and self.state != "ready":
+            return "wait until it has ended, or end its process"
+        match self.state:
+            case "building" | "failed":
+                return f"continue it (`lake-assets resume {self.id}`) or {discard}"
+            case "publishing":
+                return f"complete that (`lake-assets publish {self.id}`)"
+            case "discarding":
+                return f"complete that (`lake-assets discard {self.id}`)"
+            case _:
+                return f"publish it (`lake-assets publish {self.id}`) or {discard}"
 
     @property
     def changed_nothing(self) -> bool:
@@ -190,8 +208,7 @@ class Records:
                 if shared:
                     raise BackfillError(
                         f"{', '.join(sorted(shared))} is in the backfill {other.id} ({other.request}), which is "
-                        f"{other.state}: publish it (`lake-assets publish {other.id}`) or discard it (`lake-assets "
-                        f"discard {other.id}`) first"
+                        f"{other.state}. First {other.ways_to_end}"
                     )
             self.save(record)
         return record

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
-from lake_assets.backfill import cleanup, publishing
+from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Publish, Records, TableRecord, joined
 from lake_assets.backfill.side_lake import SideLake
@@ -156,6 +156,8 @@ class Backfill:
         """Make the working copies, unless they exist; a process that was killed while it made them begins again."""
         if all(t.metadata for t in self.record.tables):
             publishing.check_starts(self._lake, self.record)
+            # What was corrected in the sources, since audits failed, has to be seen.
+            self._pin_sources()
             return
         tables = []
         for record in self.record.tables:
@@ -290,12 +292,11 @@ class Backfill:
             )
         # A discard that is killed has deleted files: from here on it can only be discarded.
         self._save(replace(self.record, state="discarding", process=owner()))
-        cleanup.clean_up(self._lake, self._side, self.record)
-        self._save(replace(self.record, state="discarded", process=""))
+        self.record = publishing.cleaned(self._lake, self._side, self._records, self.record)
 
     def _finish(self) -> None:
         publishing.mark_undone(self._records, self.record)
-        cleanup.clean_up(self._lake, self._side, self.record)
+        self.record = publishing.cleaned(self._lake, self._side, self._records, self.record)
 
     def _save(self, record: BackfillRecord) -> None:
         self._records.save(record)
@@ -314,7 +315,16 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
         raise BackfillError(f"the backfill {past.id} is {past.state}: only a published one can be undone")
     publishing.check_undoable(lake, past, [publishing.settled(lake, r) for r in records.all()])
     tables = [
-        TableRecord(t.table, "before", (EVERYTHING,), start=t.before, why=f"starts from before {past.id}")
+        TableRecord(
+            t.table,
+            "before",
+            (EVERYTHING,),
+            start=t.before,
+            why=f"starts from before {past.id}",
+            inserted=t.deleted,
+            updated=t.updated,
+            deleted=t.inserted,
+        )
         for t in past.tables
         if t.after is not None
     ]
@@ -328,6 +338,9 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
 
 def _added(at: TableRecord, outcome: Outcome) -> TableRecord:
     """Return a table's record after one more piece of work."""
+    if at.redo == "before":
+        # It counts what is taken back; what came since is absorbed, and in the table already.
+        outcome = replace(outcome, inserted=0, updated=0, deleted=0)
     return replace(
         at,
         done=at.done + 1,

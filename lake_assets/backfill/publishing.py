@@ -61,7 +61,7 @@ def publish(lake: Lake, side: SideLake, records: Records, record: BackfillRecord
     grafts = [_Graft(lake, side, record, t) for t in record.tables if t.name not in done]
     if not any(g.is_changed for g in grafts) and not record.undoes and not done:
         # The same rows: tables downstream need not read anything again.
-        record = replace(record, state="published", published=time.time(), process="")
+        record = replace(record, state="published", published=time.time())
         records.save(record)
         return record
     left: list[_Graft] = []
@@ -90,7 +90,7 @@ def publish(lake: Lake, side: SideLake, records: Records, record: BackfillRecord
         if not done and not isinstance(e, PartlyCommittedError):
             records.save(settle(lake, side, records, record))
         raise ConcurrentWriteError(str(e)) from e
-    record = replace(record, state="published", published=time.time(), process="")
+    record = replace(record, state="published", published=time.time())
     records.save(record)
     return record
 
@@ -226,10 +226,18 @@ def _add_tag(metadata: Metadata, name: str, snapshot: int, days: int) -> None:
 
 
 def settled(lake: Lake, record: BackfillRecord) -> BackfillRecord:
-    """Return a record after finding out, if its process was killed while it published, whether it did."""
+    """Return a record after finding out, if its process was killed while it published, whether it did.
+
+    Of one that was killed after that, what was left to do is done: the one that it takes back is marked, and its
+    working copies are removed.
+    """
+    records, is_elsewhere = Records(lake), record.is_running and record.process != owner()
+    if record.state in ("published", "undone") and not record.is_clean and not is_elsewhere:
+        if record.state == "published":
+            mark_undone(records, record)
+        return cleaned(lake, SideLake(lake, record), records, record)
     if record.state != "publishing":
         return record
-    records = Records(lake)
     with records.exclusive():
         record = records.get(record.id)
         if record.state != "publishing" or (record.is_running and record.process != owner()):
@@ -263,8 +271,7 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
                 log.warning("%s is published in part, `lake-assets publish` continues: %s", record.id, e)
                 return record
         mark_undone(records, record)
-        cleanup.clean_up(lake, side, record)
-        return record
+        return cleaned(lake, side, records, record)
     tables = [(t, lake.table(t.table)) for t in record.tables]
     # A server writes metadata files only for commits that happen.
     for t, table in tables if isinstance(lake.catalog, CachingSqlCatalog) else ():
@@ -274,6 +281,16 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
             if version.number > current and _is_graft(record, t, read_metadata_at(table.io, version.location)):
                 delete_file(table.io, version.location)
     record = replace(record, state="ready", tables=tuple(replace(t, after=None) for t, _ in tables), process="")
+    records.save(record)
+    return record
+
+
+def cleaned(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
+    """Remove the working copies of a backfill that has ended, and return its record, which says so. Can be repeated."""
+    cleanup.clean_up(lake, side, record)
+    record = records.get(record.id)  # it may have been undone meanwhile
+    state: State = "discarded" if record.state == "discarding" else record.state
+    record = replace(record, state=state, process="", is_clean=True)
     records.save(record)
     return record
 
@@ -321,7 +338,7 @@ def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[Backfi
     later = [r for r in others if r.state == "published" and r.published > past.published]
     # One that takes a later one back leaves the tables as they were.
     ids = {r.id for r in others if r.published > past.published}
-    later = [r for r in later if r.undoes not in ids]
+    later = [r for r in later if r.undoes not in ids and not r.changed_nothing]
     if built := [r.id for r in later if tables.intersection(t.table for t in r.tables)]:
         raise BackfillError(
             f"the backfill {past.id} cannot be undone: {', '.join(built)} redid some of its tables later. Undo "

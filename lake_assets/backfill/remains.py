@@ -6,14 +6,13 @@ Finding it reads metadata only. The catalog's own pointers are the business of `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pyiceberg.table import Table
 
-from lake_assets.backfill import cleanup
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
-from lake_assets.backfill.publishing import settled
+from lake_assets.backfill.publishing import cleaned, settled
 from lake_assets.backfill.side_lake import SideLake, can_build_aside
 from lake_assets.capture import icdc
 from lake_assets.errors import LakeError
@@ -80,9 +79,9 @@ def _of_backfills(lake: Lake) -> Iterator[Remains]:
                 advice = f"`lake-assets publish {record.id}` publishes it, `lake-assets discard {record.id}` drops it"
                 why = f"{record.request}: its process ended before it was published"
                 yield Remains(record.id, "backfill", why, advice, needs_user=True)
-            case "published" | "undone" | "discarded" if SideLake(lake, record).lake_tables():
-                why = f"{record.state}, but its working copies are still there"
-                yield _backfill(record, why, "removes them", lambda r=record: _clean_up(lake, r))
+            case "published" | "undone" if not record.is_clean:
+                why = f"{record.state}, but its working copies may still be there"
+                yield _backfill(record, why, "removes them", lambda r=record: settled(lake, r))
             case _:
                 pass
 
@@ -91,13 +90,8 @@ def _backfill(record: BackfillRecord, why: str, remedy: str, mend: Callable[[], 
     return Remains(record.id, "backfill", f"{record.request}: {why}", remedy, mend=mend)
 
 
-def _clean_up(lake: Lake, record: BackfillRecord) -> None:
-    cleanup.clean_up(lake, SideLake(lake, record), record)
-
-
 def _discard(lake: Lake, record: BackfillRecord) -> None:
-    _clean_up(lake, record)
-    Records(lake).save(replace(record, state="discarded", process=""))
+    cleaned(lake, SideLake(lake, record), Records(lake), record)
 
 
 # --- killed runs ------------------------------------------------------------------------------------------------------

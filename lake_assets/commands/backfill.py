@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
-from lake_assets.backfill.backfill_plan import BackfillPlan, plan
+from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan, plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.backfills import undo as begin_undo
@@ -152,13 +152,13 @@ def _result(record: BackfillRecord) -> str:
 
 def show_plan(planned: BackfillPlan) -> None:
     """Print a plan."""
-    headers = ("table", "redone", "rows", "reads", "writes up to", "s", "confidence")
+    headers = ("table", "redone", "rows", "reads", "writes about", "s", "confidence")
     printed = listing(*headers, right=["rows", "s"], fixed=["table"])
     for t in planned.tables:
         printed.add_row(
             escape(visible(t.table)),
             f"{escape(t.what)}\n[dim]{escape(t.why)}[/]",
-            f"{'up to ' if t.redo == 'changes' else ''}{t.rows:,}",
+            _rows_text(t),
             f"{t.rows_read:,} rows, {t.files_read:,} files, {size(t.bytes_read)}",
             size(t.bytes_written),
             f"{t.seconds:.0f}",
@@ -167,6 +167,17 @@ def show_plan(planned: BackfillPlan) -> None:
     console.print(printed)
     for table, why in planned.left_out.items():
         console.print(f"{table} is left out: {why}", style="yellow", markup=False)
+
+
+def _rows_text(planned: TablePlan) -> str:
+    """Return how many rows change: an estimate, the bound, and what past backfills changed."""
+    text = f"at most {planned.most:,}"
+    if planned.rows < planned.most:
+        text = f"about {planned.rows:,}, {text}"
+    if planned.changed:
+        low, high = planned.changed
+        text += f"\n[dim]{f'{low:,} to {high:,}' if low < high else f'{low:,}'} in past runs[/]"
+    return text
 
 
 def planned_json(planned: BackfillPlan) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from lake_assets.backfill.publishing import settle_all
 from lake_assets.commands.printing import console, outcome_json, outcome_table, print_json, stderr, visible
 from lake_assets.commands.table_lookup import AsJson, find_pipeline
 from lake_assets.errors import PipelineError
@@ -33,6 +34,7 @@ def run(
     (max_rejected).
     """
     loaded, lake = find_pipeline(pipeline), Lake.load()
+    settle_all(lake)
     if table:
         existing = {str(s.table) for s in loaded.specs(lake)}
         if unknown := sorted(set(table) - existing):

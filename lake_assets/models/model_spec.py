@@ -39,6 +39,11 @@ class Span:
     forward: float = 0
     cumulative: bool = False
 
+    @property
+    def reaches(self) -> bool:
+        """Whether a row depends on source rows with other values than its own."""
+        return bool(self.back or self.forward or self.cumulative)
+
 
 @dataclass(frozen=True)
 class ModelSpec:
