@@ -27,7 +27,7 @@ from lake_assets.lake.caching_catalog import with_cache
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId, folder_of, nearest
 from lake_assets.lake.redaction import hide, hide_in
-from lake_assets.lake.spark_session import adopt_session, open_session, set_all
+from lake_assets.lake.spark_session import adopt_session, another_session, open_session, set_all
 from lake_assets.runtime.private_files import make_private
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class LakeBase:
         """Return another lake on the Spark of this one, with a session and settings of its own."""
 
         def session() -> SparkSession:
-            made = self.spark().newSession()
+            made = another_session(self.spark(), self.config)
             # Settings of the JVM, fixed when it started, cannot be repeated.
             own = {key: value for key, value in config.spark.conf.items() if made.conf.isModifiable(key)}
             set_all(made, {**own, **settings})

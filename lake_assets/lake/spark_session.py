@@ -227,6 +227,16 @@ def open_session(config: LakeConfig) -> SparkSession:
     return session
 
 
+def another_session(session: SparkSession, config: LakeConfig) -> SparkSession:
+    """Open a second session on the Spark of a lake's session: on its JVM, or on its Connect server."""
+    if not config.spark.remote:
+        return session.newSession()
+    from pyspark.sql import SparkSession
+
+    # A client of Spark Connect cannot derive sessions: each is opened by its address.
+    return SparkSession.builder.remote(with_token(config.spark.remote)).create()
+
+
 def _check_jars(session: SparkSession, config: LakeConfig, jars: str) -> None:
     """Raise SparkUnavailableError if spark-submit started the JVM without Iceberg: it is too late to add its jar."""
     try:
