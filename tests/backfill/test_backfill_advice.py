@@ -166,13 +166,13 @@ def test_nothing_of_a_backfill_stays_that_ended_while_it_was_cleaned_up(
     settle_all(people.lake)
     record = Records(people.lake).get(backfill.record.id)
     assert (record.state, record.is_clean) == ("published", True)
-    left = [f for f in people.lake.config.home.rglob(f"*{COPIES}{record.id}*/*.metadata.json")]
+    left = list(people.lake.config.home.rglob(f"*{COPIES}{record.id}*/*.metadata.json"))
     assert left == []
     people.check()
 
 
 def test_a_plan_gives_estimates_with_their_bounds_and_what_past_backfills_changed(history: History) -> None:
-    people, damages = history
+    people, _ = history
 
     def planned() -> dict[str, tuple[int, int, tuple[int, int] | None]]:
         selection = Selection(low="1", high="2", by="age")
