@@ -4,8 +4,6 @@ It reports the plan, its progress and what it changed as observations: rows of t
 table fresh.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

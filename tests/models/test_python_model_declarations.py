@@ -74,9 +74,10 @@ def test_a_new_version_of_a_model_over_changed_rows_computes_everything(
     lake: Lake, write: Any, is_pending: bool
 ) -> None:
     make(lake, "id INT", "(1)", "(2)")
+    key = () if write == "append" else "id"
 
     def declared(version: int) -> PythonModel:
-        @model("agg.rows", write=write, version=version, key=() if write == "append" else "id")
+        @model("agg.rows", write=write, version=version, key=key, on_query_change="rebuild")
         def copied(t: Changes) -> DataFrame:
             return t.rows if t.is_initial else t.feed(["id"]).select("id")
 

@@ -37,7 +37,7 @@ def step(lake: Lake, declared: PythonModel, *, verified: bool = True) -> Outcome
     """Run a model's next step, and compare its table with a plain computation."""
     p = pipeline(declared)
     (outcome,) = run(lake, p).values()
-    if verified:
+    if verified and not declared.past:
         compared = verify(lake, p.specs(lake)[0])
         assert compared.equal, compared.differences
     return outcome
