@@ -113,7 +113,7 @@ def check(lake: Lake, seed: int, steps: int, names: Collection[str]) -> None:
         outcomes = models.run()
         for kind, expected in (("retract", RETRACT), ("keys", KEYS), ("full", FULL)):
             used = {n: outcomes[f"agg.{n}"].strategy for n in expected if f"agg.{n}" in outcomes}
-            assert set(used.values()) <= {kind, "none", ""}, used
+            assert set(used.values()) <= {kind, "none", ""}, {n: outcomes[f"agg.{n}"] for n in used}
 
 
 @pytest.mark.long  # the generated models of the quick suite are of these kinds too
