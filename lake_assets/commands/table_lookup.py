@@ -71,7 +71,8 @@ def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
             return candidate
         declared += map(str, tables)
     names = ", ".join(c.name for c in searched)
-    where = "" if named else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"
+    has = f"; it has {', '.join(declared) or 'none'}"
+    where = has if named else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"
     raise PipelineError(f"no table {table} in pipeline {names}{nearest(str(table), declared)}{where}")
 
 

@@ -136,7 +136,7 @@ def lake(here: Path) -> Lake:
         ("explain raw.events", "raw.events is not a SQL model"),
         ("explain agg.city_populaton --pipeline shop", "(did you mean agg.city_population?); it has"),
         ("rebuild agg.city_populaton", "(did you mean agg.city_population?). Name its pipeline with --pipeline"),
-        ("explain agg.m --pipeline shop", "shop has no model agg.m; it has agg.city_population"),
+        ("explain agg.m --pipeline shop", "no table agg.m in pipeline shop; it has raw.shop_events, "),
         ("verify agg.city_populaton", "(did you mean agg.city_population?). Name its pipeline with --pipeline"),
         ("verify final.users", "final.users was never run: run pipeline 'shop' first"),
         ("verify raw.shop_events", "verify final tables, models and tables of jobs"),
