@@ -20,13 +20,16 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
 from lake_assets.pipeline import Outcome, Pipeline, PipelineGroup, SnapshotPins
+from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.redo import redo
 from lake_assets.pipeline.row_scope import EVERYTHING
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec, also_read_by
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.batch_limits import LEFT
+from lake_assets.tables.writing.table_ddl import set_properties
 
 log = logging.getLogger(__name__)
 # How often publishing catches up before it gives way to micro-batches that keep coming.
@@ -159,6 +162,10 @@ class Backfill:
             # What was corrected in the sources, since audits failed, has to be seen.
             self._pin_sources()
             return
+        for spec in self._specs:
+            # From here on, no other run brings the new declaration to readers.
+            if after_redeclaration(self._lake, spec):
+                set_properties(self._lake, spec.table, {REVIEW_PROPERTY: self.record.id})
         tables = []
         for record in self.record.tables:
             table = self._lake.table(record.table)

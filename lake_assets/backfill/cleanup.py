@@ -17,7 +17,8 @@ from lake_assets.facade import Lake
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_file
 from lake_assets.lake.metadata.metadata_commits import Metadata, read_metadata_at
-from lake_assets.lake.metadata.working_copies import COPIES
+from lake_assets.lake.metadata.working_copies import COPIES, REVIEW_PROPERTY
+from lake_assets.tables.writing.table_ddl import set_properties
 
 
 def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
@@ -38,6 +39,8 @@ def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
     for t in record.tables:
         if (table := lake.find(t.table)) is not None:
             _delete_folder(table, side.folder(table))
+            if table.properties.get(REVIEW_PROPERTY) == record.id:  # it was discarded
+                set_properties(lake, t.name, {REVIEW_PROPERTY: ""})
             if t.table not in kept:
                 refs.drop(table, record.tag)
     for table in pinned:

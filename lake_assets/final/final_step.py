@@ -41,7 +41,16 @@ from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
-from lake_assets.tables.table_step import REQUESTED, EmptySources, Pins, StepTables, TableStep, tables_of
+from lake_assets.tables.table_step import (
+    REQUESTED,
+    EmptySources,
+    Pins,
+    StepTables,
+    TableStep,
+    in_review,
+    review_of,
+    tables_of,
+)
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_writer import TableWriter
@@ -107,6 +116,8 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         why = reason_to_rebuild(lake, self.spec, table, staging) if staging is not None else None
         if not why or staging is None:
             return ""
+        if backfill := review_of(table):
+            return f"{in_review(self.spec.table, backfill)}"
         return f"{why}: the next run computes it again from {row_count(staging) or 0:,} events of {self.spec.staging}"
 
     def due(self, lake: LakeBase, rebuild: str) -> DueFinal | Outcome:
@@ -115,6 +126,8 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         if isinstance(found, Outcome):
             return found
         table, staging = found.table, found.sources[self.spec.staging]
+        if (backfill := review_of(table)) and table is not None and reason_to_rebuild(lake, self.spec, table, staging):
+            raise in_review(self.spec.table, backfill)
         if rebuild and table is not None:
             window, why = Window(self.spec.staging, None, head_of(staging)), rebuild
         else:

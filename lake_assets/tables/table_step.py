@@ -14,8 +14,9 @@ from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pyiceberg.table import Table
 
-from lake_assets.errors import LOST_FILE_ADVICE
+from lake_assets.errors import LOST_FILE_ADVICE, DefinitionChangedError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.pending_windows import Window, missing_sources, rebuild_advice
 from lake_assets.tables.specs import BatchSize
@@ -60,6 +61,19 @@ P = TypeVar("P", bound=Pins, contravariant=True)
 
 EmptySources = Literal["always", "emptied", "ignored"]
 REQUESTED = "a rebuild was requested"
+
+
+def review_of(table: Table | None) -> str:
+    """Return the open backfill that brings a table's new definition; empty: there is none."""
+    return table.properties.get(REVIEW_PROPERTY, "") if table is not None else ""
+
+
+def in_review(table: TableId, backfill: str) -> DefinitionChangedError:
+    """Return the error of a table that is declared otherwise while a backfill with the new declaration is open."""
+    return DefinitionChangedError(
+        f"{table} stays as it is, because the open backfill {backfill} brings its new declaration: publish it "
+        f"(`lake-assets publish {backfill}`) or discard it (`lake-assets discard {backfill}`)"
+    )
 
 
 @dataclass(frozen=True)

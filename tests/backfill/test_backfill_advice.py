@@ -202,3 +202,69 @@ def test_tables_that_reach_further_than_a_change_promise_no_share(lake: Lake, tm
     run(lake, p)
     made = plan(lake, p, TableId.parse("agg.days"), Selection(low="1", high="2", by="day"))
     assert {t.table: t.rows for t in made.tables}["agg.running"] == 20
+
+
+# --- a new definition waits for its review ----------------------------------------------------------------------------
+
+OLD, NEW = "SELECT g, count(*) AS n FROM src.t GROUP BY g", "SELECT g, count(*) + 100 AS n FROM src.t GROUP BY g"
+
+
+@pytest.mark.parametrize("end", ["publish", "discard"])
+@pytest.mark.parametrize("on_query_change", ["rebuild", pytest.param("stop", marks=pytest.mark.long)])
+def test_readers_see_a_new_query_only_when_its_backfill_is_published(
+    lake: Lake, tmp_path: Path, end: str, on_query_change: str
+) -> None:
+    make(lake, "id INT, g STRING", "(1, 'a')", "(2, 'b')")
+
+    def declared(sql: str) -> Pipeline:
+        more = {"name": "agg.twice", "sql": "SELECT g, 2 * n AS n FROM agg.n"}
+        return Pipeline.load(
+            yaml_of(tmp_path, [{"name": "agg.n", "sql": sql, "on_query_change": on_query_change}, more])
+        )
+
+    def rows(table: str = "agg.n") -> dict[str, int]:
+        return {r.g: r.n for r in lake.spark().table(table).collect()}
+
+    run(lake, declared(OLD))
+    p = declared(NEW)
+    backfill = Backfill.begin(lake, p, plan(lake, p, TableId.parse("agg.n"), Selection()), publish="manual")
+    backfill.build()
+    insert(lake, "(3, 'a')")
+    for runs in (p, declared(OLD)):  # by another deployment as well
+        run(lake, runs)
+        assert (rows(), rows("agg.twice")) == ({"a": 2, "b": 1}, {"a": 4, "b": 2})
+    p = declared(NEW)
+    assert p.pending(lake) == []
+    loaded = Backfill.load(lake, p, backfill.record.id)
+    getattr(loaded, end)()
+    if end == "publish":
+        assert rows() == {"a": 102, "b": 101}
+        assert {o.status for o in run(lake, p).values()} <= {"nothing", "absorbed"}
+    elif on_query_change == "stop":
+        assert "on_query_change: stop" in str(p.run(lake)[0].error)
+        p = declared(OLD)
+    else:
+        run(lake, p)
+        assert rows() == {"a": 102, "b": 101}
+    insert(lake, "(4, 'b')")
+    run(lake, p)
+    added = 0 if end == "discard" and on_query_change == "stop" else 100
+    assert rows() == {"a": 2 + added, "b": 2 + added}
+
+
+@pytest.mark.parametrize("end", ["publish", pytest.param("discard", marks=pytest.mark.long)])
+def test_a_final_table_that_is_declared_otherwise_waits_for_its_backfill(lake: Lake, end: str) -> None:
+    people = People(lake)
+    people.land(10)
+    people.run()
+    people.declare(deletes="soft")
+    backfill = begin(people, publish="manual")
+    backfill.build()
+    people.land(5)
+    before = people.rows("final.people")
+    outcomes = {o.table: o for o in people.feed.pipeline.run(lake)}
+    text = outcomes["final.people"].error or ""
+    assert f"`lake-assets {end} {backfill.record.id}`" in text
+    assert people.rows("final.people") == before
+    getattr(Backfill.load(lake, people.feed.pipeline, backfill.record.id), end)()
+    people.check()

@@ -22,6 +22,8 @@ from lake_assets.lake.metadata.refs import refs_of, with_refs
 # Folders of working copies, below a table's metadata folder: this and an id.
 COPIES = "backfill-"
 METADATA_PATH = "write.metadata.path"
+# The open backfill that brings a table's new definition: until it is published, the table keeps the one that it has.
+REVIEW_PROPERTY = "lake-assets.review"
 # A copy numbers its commits and rows from far above those that the table can reach meanwhile. In one table, equal
 # numbers mean the same commit or row.
 SEQUENCE_GAP, ROW_ID_GAP = 10**6, 10**12
@@ -51,7 +53,7 @@ def working_copy(metadata: Metadata, snapshot: int | None, folder: str, now: int
     copy |= {
         "metadata-log": [],
         "last-sequence-number": metadata.get("last-sequence-number", 0) + SEQUENCE_GAP,
-        "properties": {**metadata.get("properties", {}), METADATA_PATH: folder},
+        "properties": {**metadata.get("properties", {}), METADATA_PATH: folder, REVIEW_PROPERTY: ""},
     }
     if "next-row-id" in metadata:
         copy["next-row-id"] = metadata["next-row-id"] + ROW_ID_GAP
@@ -117,7 +119,7 @@ def _properties(table: Metadata, copy: Metadata, start: Metadata) -> dict[str, s
     if METADATA_PATH in before:
         after[METADATA_PATH] = before[METADATA_PATH]
     properties = {k: v for k, v in table.get("properties", {}).items() if k in after or k not in before}
-    return properties | {k: v for k, v in after.items() if before.get(k) != v}
+    return properties | {k: v for k, v in after.items() if before.get(k) != v} | {REVIEW_PROPERTY: ""}
 
 
 def is_redefined(copy: Metadata, start: Metadata, properties: Iterable[str]) -> bool:

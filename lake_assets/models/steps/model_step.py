@@ -27,7 +27,7 @@ from lake_assets.tables.pending_windows import Window, continues, head_of, known
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_step import REQUESTED, StepTables, TableStep, tables_of
+from lake_assets.tables.table_step import REQUESTED, StepTables, TableStep, in_review, review_of, tables_of
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, past_in
 
@@ -221,6 +221,8 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """Return whether the next step stops, or computes the table again, and at which cost."""
         if self.is_same_definition(table):
             return ""
+        if backfill := review_of(table):
+            return f"{in_review(self.spec.table, backfill)}"
         changed = "its declaration has changed: the next run"
         if past := self.past(table):
             return f"{changed} stops, since {past}"
@@ -256,6 +258,8 @@ class ModelStep(TableStep[M, SnapshotPins]):
             if why:
                 self.check_unchanged(found.sources)
             return Outcome(str(self.spec.table), "nothing", why=why)
+        if (backfill := review_of(found.table)) and not self.is_same_definition(found.table):
+            raise in_review(self.spec.table, backfill)
         self.check_due(due)
         if found.table is not None and not begun and not rebuild and (past := self.past(found.table)):
             raise DefinitionChangedError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 from pyspark.errors import (
@@ -22,7 +22,7 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import DefinitionChangedError, HistoryError, ModelError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
-from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.operators.kept_frames import Frames, types_of
 from lake_assets.models.operators.operator_types import mixed_types_reason
 from lake_assets.models.sql.model_plan import ModelPlan
@@ -41,6 +41,7 @@ from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.table_step import review_of
 from lake_assets.tables.writing.publication import Commit
 
 log = logging.getLogger(__name__)
@@ -90,8 +91,39 @@ class SqlModelStep(ModelStep[ModelSpec]):
                 "again. With `on_query_change: rebuild`, the next run does so"
             )
 
+    def former(self, table: Table | None) -> SqlModelStep | None:
+        """Return the step by the query that built a table, while a backfill with the declared one is open."""
+        if table is None or not review_of(table) or self.is_same_definition(table):
+            return None
+        built = spec_of(self.spec.table, table)
+        own = {n: getattr(built, n) for n in ("sql", "sources", "key", "span", "full_above", "partitions")}
+        return SqlModelStep(replace(self.spec, **own, origin=None, refused=""))
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return one window per source of the query in effect."""
+        if former := self.former(table):
+            return former.windows(lake, table, former.loaded_sources(lake))
+        return super().windows(lake, table, sources)
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return the windows of the next step, for the query in effect."""
+        if former := self.former(table):
+            return former.batch(lake, table, former.loaded_sources(lake), pins)
+        return super().batch(lake, table, sources, pins)
+
+    def loaded_sources(self, lake: LakeBase) -> dict[TableId, Table]:
+        """Return the sources that exist."""
+        return {s: found for s in self.spec.sources if (found := lake.find(s)) is not None}
+
     def absorb(self, lake: LakeBase, pins: SnapshotPins, *, rebuild: bool = False) -> Outcome:
-        """Absorb the changes of all sources; errors name the file and line of the query."""
+        """Absorb the changes of all sources; errors name the file and line of the query.
+
+        While a backfill that brings another query is open, the table goes on with the one that built it.
+        """
+        if (former := self.former(lake.find(self.spec.table))) and not rebuild:
+            return former.absorb(lake, pins)
         self.check()
         try:
             return super().absorb(lake, pins, rebuild=rebuild)
