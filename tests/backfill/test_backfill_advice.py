@@ -28,6 +28,7 @@ from tests.support.pipeline_runs import run
 from tests.support.python_models import insert, make
 from tests.support.saved import SavedLake
 
+LONG = pytest.mark.long
 # A process that cannot exist.
 GONE = owner((2**22 + 1, 1.0))
 
@@ -76,7 +77,10 @@ def test_after_a_corrected_source_a_failed_backfill_is_resumed(lake: Lake) -> No
     assert lake.spark().table("agg.people").count() == 2
 
 
-@pytest.mark.parametrize("state", ["building", "failed", "ready", "discarding", "publishing", "running"])
+@pytest.mark.parametrize(
+    "state",
+    ["failed", "running", *(pytest.param(s, marks=LONG) for s in ("building", "ready", "discarding", "publishing"))],
+)
 def test_a_second_backfill_is_told_how_the_first_one_comes_to_its_end(history: History, state: State | str) -> None:
     people, _ = history
     first = begin(people, publish="manual")
@@ -151,7 +155,7 @@ def test_an_undo_that_ends_before_the_other_record_is_marked_is_completed_by_who
     people.check()
 
 
-@pytest.mark.parametrize("at", ["clean_up", "_delete_folder"])
+@pytest.mark.parametrize("at", [pytest.param("clean_up", marks=LONG), "_delete_folder"])
 def test_nothing_of_a_backfill_stays_that_ended_while_it_was_cleaned_up(
     history: History, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:

@@ -24,6 +24,7 @@ from tests.support.pipeline_runs import run
 from tests.support.python_models import insert, make, pipeline, rows_in
 from tests.support.seeds import long_seeds
 
+LONG = pytest.mark.long
 LOG: dict[str, Any] = {
     "name": "agg.log",
     "write": "append",
@@ -127,7 +128,9 @@ def test_a_type_that_does_not_fit_is_named_and_a_cast_helps(lake: Lake, logged: 
 # --- the declaration ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["restore", "keep", "--keep-rows", "--discard-rows", "rebuild"])
+@pytest.mark.parametrize(
+    "way", ["--keep-rows", *(pytest.param(w, marks=LONG) for w in ("restore", "keep", "--discard-rows", "rebuild"))]
+)
 def test_another_query_stops_a_log_and_each_way_on_works(
     lake: Lake, logged: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -163,7 +166,10 @@ def test_another_query_stops_a_log_and_each_way_on_works(
     "declared",
     [
         {"name": "agg.log", "write": "merge", "key": ["id"], "sql": "SELECT * FROM {{ changes('src.t') }}"},
-        {"name": "agg.log", "write": "overwrite", "sql": "SELECT *, {{ low('src.t', 'n') }} AS l FROM src.t"},
+        pytest.param(
+            {"name": "agg.log", "write": "overwrite", "sql": "SELECT *, {{ low('src.t', 'n') }} AS l FROM src.t"},
+            marks=LONG,
+        ),
         {"name": "agg.log", "sql": "SELECT id, n FROM src.t"},
     ],
 )  # fmt: skip
@@ -233,7 +239,7 @@ def test_a_python_function_that_appends_keeps_its_rows(lake: Lake) -> None:
 # --- lost history -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", ["expired", pytest.param("replaced", marks=pytest.mark.long), "file"])
+@pytest.mark.parametrize("loss", [pytest.param("expired", marks=LONG), pytest.param("replaced", marks=LONG), "file"])
 def test_after_lost_history_a_log_stops_and_goes_on_with_its_rows(
     lake: Lake, logged: Callable[..., Pipeline], loss: str
 ) -> None:
