@@ -12,6 +12,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
@@ -64,12 +65,19 @@ def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
         PipelineError: no pipeline does.
     """
     searched = [find_pipeline(named)] if named else all_pipelines()
+    existing = None if named else lake.find(table)
+    owner = existing.properties.get(PIPELINE_PROPERTY) if existing is not None else None
     declared: list[str] = []
     for candidate in searched:
         tables = [s.table for s in candidate.specs(lake, alone=False)]
-        if table in tables:
+        if table in tables and owner in (None, candidate.name):
             return candidate
         declared += map(str, tables)
+    if str(table) in declared:
+        raise PipelineError(
+            f"{table} belongs to pipeline {owner!r}, which is neither a shipped one nor below LAKE_PIPELINES: name its "
+            "file with --pipeline"
+        )
     names = ", ".join(c.name for c in searched)
     has = f"; it has {', '.join(declared) or 'none'}"
     where = has if named else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"

@@ -17,6 +17,7 @@ from lake_assets.commands import machine
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline, PipelineConfig, pipeline
 from lake_assets.tables.outcome import Outcome
 from tests.support.cli import Done
@@ -149,6 +150,18 @@ def test_a_wrong_table_is_named_with_those_that_there_are(lake: Lake, call: Call
     assert done.code == 1
     assert expected in done.err
     assert "Traceback" not in done.err + done.out
+
+
+def test_a_table_is_not_taken_for_one_of_another_pipeline_with_the_same_name(lake: Lake, call: Call) -> None:
+    lake.catalog.create_namespace("agg")
+    lake.catalog.create_table(
+        "agg.city_population", Schema(NestedField(1, "id", IntegerType())), properties={PIPELINE_PROPERTY: "mine"}
+    )
+    for command in ("verify", "rebuild"):
+        assert (
+            "belongs to pipeline 'mine', which is neither a shipped one nor" in call(command, "agg.city_population").err
+        )
+    assert "agg.city_population is not a SQL model" in call("explain", "agg.city_population").err
 
 
 def test_a_column_that_is_missing_is_named_before_anything_runs(lake: Lake, call: Call, here: Path) -> None:
