@@ -333,7 +333,7 @@ def test_a_race_that_is_lost_again_and_again_ends_in_an_error_that_says_so(
     disturbed: list[str] = []
 
     def hook(point: str) -> None:
-        if point.startswith("before CALL `lake`.system.fast"):
+        if point == "before publishing":
             points.hook = None
             disturbed.append(point)
             other.spark().sql("CALL lake.system.rewrite_data_files(table => 'final.parts', "
