@@ -112,8 +112,10 @@ def check(lake: Lake, seed: int, steps: int, names: Collection[str]) -> None:
             models.sql(change(choose))
         outcomes = models.run()
         for kind, expected in (("retract", RETRACT), ("keys", KEYS), ("full", FULL)):
-            used = {n: outcomes[f"agg.{n}"].strategy for n in expected if f"agg.{n}" in outcomes}
-            assert set(used.values()) <= {kind, "none", ""}, {n: outcomes[f"agg.{n}"] for n in used}
+            used = {n: outcomes[f"agg.{n}"] for n in expected if f"agg.{n}" in outcomes}
+            other = {n: o for n, o in used.items() if o.strategy not in (kind, "none", "")}
+            # A comparison with a rounded average may be true of other rows when it is computed again.
+            assert all("adds floating-point numbers" in o.why for o in other.values()), other
 
 
 @pytest.mark.long  # the generated models of the quick suite are of these kinds too
