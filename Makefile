@@ -46,7 +46,7 @@ test: setup ## Run all tests but the long ones
 test-fast: setup ## Run the tests that start neither Spark nor another program
 	$(PYTEST) -m "not spark and not system and not long" $(ARGS)
 
-# One in so many variants of each test is run, every day the next; VARIANTS=1: all (five hours on two cores).
+# One in so many variants and histories of each test is run, every day others; VARIANTS=1: all of them.
 VARIANTS ?= 4
 test-long: setup ## Run the long tests: big random histories, further cases, soak runs
 	VARIANTS=$(VARIANTS) $(PYTEST) -m "long" -o faulthandler_timeout=7200 $(ARGS)

@@ -14,13 +14,13 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.lake import thresholds
 from tests.support.kills import Points, around_writes
 from tests.support.lakes import lake_on, set_for_little_data, small_lake
+from tests.support.seeds import VARIANTS
 
 # Where tests run beside each other there is no terminal whose width could be asked for.
 os.environ["COLUMNS"] = "150"
 
 
-# Of the variants of a long test one in so many is run, every day the next one; 1: all of them.
-VARIANTS = int(os.environ.get("VARIANTS", "1"))
+# Every day the next of the variants of a long test are run.
 TODAY = int(os.environ.get("DAY", datetime.now(UTC).toordinal()))
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from lake_assets import Lake
 from tests.support.capture_oracle import assert_upserts, bag, changes, fields
 from tests.support.iceberg_java import Java
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import histories
 
 STEPS = int(os.environ.get("CAPTURE_STEPS", "0"))
 
@@ -305,4 +305,4 @@ def test_short_histories(lake: Lake, version: int, mode: str, partitioned: bool,
 @pytest.mark.long
 @pytest.mark.parametrize(("version", "mode", "partitioned", "keyed"), KINDS)
 def test_long_histories(lake: Lake, version: int, mode: str, partitioned: bool, keyed: bool) -> None:
-    run(lake, (version, mode, partitioned, keyed), 4 * HISTORIES, STEPS or 30)
+    run(lake, (version, mode, partitioned, keyed), histories(4), STEPS or 30)

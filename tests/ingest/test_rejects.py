@@ -25,7 +25,7 @@ from lake_assets.ingest.staging import staging_writes
 from lake_assets.tables.writing.table_writer import TableWriter
 from tests.support.item_events import TYPED, change, v2
 from tests.support.item_stream import ITEMS, Stream
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import histories
 
 
 def test_each_kind_of_bad_record_is_put_down_and_the_good_ones_go_on(lake: Lake) -> None:
@@ -525,7 +525,7 @@ def deletes_nothing(raw: dict[str, Any], staged: list[dict[str, Any]]) -> bool:
     return not before or max(before, key=lambda e: (e["_position"], e["_index"]))["_op"] == "delete"
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(8 * HISTORIES, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [2, pytest.param(histories(8), marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "name", [n if n in ("debezium-plain", "wal2json-v2") else pytest.param(n, marks=pytest.mark.long) for n in SAMPLES]
 )

@@ -19,7 +19,7 @@ from lake_assets.tables.outcome import Outcome
 from tests.support.oracle import rows_of
 from tests.support.pipeline_runs import run
 from tests.support.queries_by_strategy import ALL, FULL, KEYS, RETRACT
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import histories
 
 JOINED = {"agg.joined": RETRACT["joined"]}
 # One of each kind of operator; the long test runs all queries.
@@ -126,7 +126,7 @@ def test_models_equal_their_queries(lake: Lake) -> None:
 @pytest.mark.long
 def test_models_equal_their_queries_after_any_changes(new_lake: Callable[[str], Lake]) -> None:
     @settings(
-        max_examples=6 * HISTORIES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=histories(6), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
     @given(
         seed=st.integers(0, 2**63), names=st.lists(st.sampled_from(sorted(ALL)), min_size=8, max_size=8, unique=True)

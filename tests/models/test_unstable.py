@@ -16,7 +16,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 from tests.support.oracle import rows_of
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import histories
 from tests.support.unstable_queries import ARBITRARY, MAGNITUDES, ROUNDED, TABLES, Rounded, changes, fill
 
 
@@ -195,7 +195,7 @@ def test_models_in_doubt_keep_a_possible_result_through_random_histories(new_lak
     seeds: list[int] = []
 
     @settings(
-        max_examples=3 * HISTORIES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=histories(3), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
     @given(seed=st.integers(0, 2**63))
     def run(seed: int) -> None:

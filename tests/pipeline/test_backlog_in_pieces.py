@@ -17,7 +17,7 @@ from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from tests.support.pipeline_runs import run, succeeded
-from tests.support.seeds import HISTORIES
+from tests.support.seeds import histories
 
 TABLES = [
     {"table": "public.a", "name": "a"},
@@ -109,7 +109,7 @@ def test_any_cutting_gives_the_same_tables(new_lake: Callable[[str], Lake]) -> N
 @pytest.mark.long
 def test_any_cutting_of_any_backlog_gives_the_same_tables(new_lake: Callable[[str], Lake]) -> None:
     @settings(
-        max_examples=4 * HISTORIES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=histories(4), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
     @given(seed=st.integers(0, 2**31), files=st.integers(2, 8))
     def run(seed: int, files: int) -> None:

@@ -16,6 +16,13 @@ from hypothesis import strategies as st
 
 HISTORIES = int(os.environ.get("HISTORIES", "1"))
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
+# Of the variants of a long test, and of the random histories within one, one in so many is run; 1: all of them.
+VARIANTS = int(os.environ.get("VARIANTS", "1"))
+
+
+def histories(usual: int) -> int:
+    """Return how many random histories one test goes through, of so many as usual."""
+    return max(1, usual * HISTORIES // VARIANTS)
 
 
 def seeds(first: int, usual: int) -> range:
@@ -32,7 +39,7 @@ def long_seeds(first: int, usual: int) -> list[Any]:
 def any_seed(usual: int) -> Callable[[Callable[[int], None]], Callable[[], None]]:
     """Let Hypothesis choose so many seeds as usual, or more if the environment asks for more; it keeps those that fail."""
     chosen = settings(
-        max_examples=usual * HISTORIES,
+        max_examples=histories(usual),
         deadline=None,
         phases=[Phase.reuse, Phase.generate],
         suppress_health_check=list(HealthCheck),
