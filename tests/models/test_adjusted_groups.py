@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
+from lake_assets.errors import Refused
 from lake_assets.lake import thresholds
 from lake_assets.tables.writing.table_writer import TableWriter
 from tests.support.model_world import World
@@ -34,10 +35,11 @@ def adjusted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     results: list[str] = []
     real = TableWriter.adjust
 
-    def recorded(self: TableWriter, *args: Any) -> str:
+    def recorded(self: TableWriter, *args: Any) -> Refused | None:
         results.append("failed")
-        results[-1] = real(self, *args) or "done"
-        return "" if results[-1] == "done" else results[-1]
+        refused = real(self, *args)
+        results[-1] = refused.reason if refused else "done"
+        return refused
 
     monkeypatch.setattr(TableWriter, "adjust", recorded)
     monkeypatch.setattr(thresholds, "SMALL_TARGET_ROWS", 0)
