@@ -69,8 +69,9 @@ def table_asset(
                 with with_context(context):
                     aside = yield from redo_together(context, lake, pipeline, spec)
                 # What cannot be computed again absorbs what is pending.
-                is_redone = aside is None and not step_of(spec).why_not_rebuilt(lake.find(spec.table))
-                is_rebuild = REBUILD_TAG in context.run.tags and is_redone
+                is_asked = aside is None and (bool(partitions) or REBUILD_TAG in context.run.tags)
+                is_redone = is_asked and not step_of(spec).why_not_rebuilt(lake.find(spec.table))
+                is_rebuild = is_redone and REBUILD_TAG in context.run.tags
                 with with_context(context):
                     pins = run_pins(context.run, declared)
                     if is_rebuild:

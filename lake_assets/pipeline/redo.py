@@ -134,7 +134,7 @@ def rebuild(
     """
     step, before = step_of(spec), lake.find(spec.table)
     why = "" if before is None and isinstance(step, ModelStep) else step.why_not_rebuilt(before)
-    if why and not (past and f"--{past}-rows" in why):
+    if why and past not in step.past_options:
         raise RebuildError(why)
     if past and not why:
         raise RebuildError(f"no row of {spec.table} is lost when it is computed again: leave out --{past}-rows")

@@ -176,6 +176,11 @@ class TableStep(ABC, Generic[S, P]):
         `rebuild`: compute the table from the current contents of its sources.
         """
 
+    @property
+    def past_options(self) -> tuple[str, ...]:
+        """What can become of rows that cannot be computed again, if a rebuild is asked for: `keep`, `discard`."""
+        return ()
+
     def why_not_rebuilt(self, table: Table | None) -> str:
         """Return why a table (None: it does not exist) is not rebuilt from its sources; empty: it can be."""
         return ""

@@ -20,30 +20,15 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.working_copies import COPIES
 from lake_assets.pipeline import Pipeline
 from lake_assets.runtime.processes import owner
-from tests.support.backfilled_people import History, begin, complete, damaged
-from tests.support.lakes import lake_on
+from tests.support.backfilled_people import History, begin, complete
 from tests.support.people import People
 from tests.support.pipeline_files import yaml_of
 from tests.support.pipeline_runs import run
 from tests.support.python_models import insert, make
-from tests.support.saved import SavedLake
 
 LONG = pytest.mark.long
 # A process that cannot exist.
 GONE = owner((2**22 + 1, 1.0))
-
-
-@pytest.fixture(scope="module")
-def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> SavedLake:
-    folder = tmp_path_factory.mktemp("saved")
-    people, damages = damaged(lake_on(spark_lake, folder / "lake"))
-    return SavedLake(people.lake, (people, damages), (people.feed.pipeline,), folder / "backup")
-
-
-@pytest.fixture
-def history(saved: SavedLake) -> History:
-    """`damaged`, in one lake for all tests."""
-    return saved.put_back()
 
 
 class Interrupted(BaseException):

@@ -34,22 +34,8 @@ from tests.support.killed_backfills import (
 from tests.support.kills import Points
 from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, OLDEST, People
-from tests.support.saved import SavedLake
 from tests.support.streams import heads
 from tests.support.upkeep import compact_and_expire
-
-
-@pytest.fixture(scope="module")
-def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> SavedLake:
-    folder = tmp_path_factory.mktemp("saved")
-    people, damages = damaged(lake_on(spark_lake, folder / "lake"))
-    return SavedLake(people.lake, (people, damages), (people.feed.pipeline,), folder / "backup")
-
-
-@pytest.fixture
-def history(saved: SavedLake) -> History:
-    """`damaged`, in one lake for all tests."""
-    return saved.put_back()
 
 
 def test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(history: History) -> None:

@@ -119,7 +119,8 @@ def _properties(table: Metadata, copy: Metadata, start: Metadata) -> dict[str, s
     if METADATA_PATH in before:
         after[METADATA_PATH] = before[METADATA_PATH]
     properties = {k: v for k, v in table.get("properties", {}).items() if k in after or k not in before}
-    return properties | {k: v for k, v in after.items() if before.get(k) != v} | {REVIEW_PROPERTY: ""}
+    reviewed = {REVIEW_PROPERTY: ""} if REVIEW_PROPERTY in properties else {}
+    return properties | {k: v for k, v in after.items() if before.get(k) != v} | reviewed
 
 
 def is_redefined(copy: Metadata, start: Metadata, properties: Iterable[str]) -> bool:

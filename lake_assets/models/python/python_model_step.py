@@ -92,6 +92,11 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
         return "" if model.declared_on_change == "rebuild" else model.past or super().past(table)
 
     @property
+    def past_options(self) -> tuple[str, ...]:
+        """What can become of rows that cannot be computed again."""
+        return ("keep", "discard") if self.spec.model.past else super().past_options
+
+    @property
     def ways_on(self) -> str:
         """How the table goes on: with its rows, if the present declaration can add to them."""
         if not self.spec.model.past:

@@ -145,6 +145,11 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """Return what of the past a table holds that its sources do not; empty: its rows can be computed again."""
         return past_in(table) if table is not None else ""
 
+    @property
+    def past_options(self) -> tuple[str, ...]:
+        """What can become of rows that cannot be computed again: a query has no place for them."""
+        return ("discard",)
+
     def why_not_rebuilt(self, table: Table | None) -> str:
         """Return what would be lost, and how to go on."""
         past = self.past(table)
