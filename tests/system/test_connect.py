@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake, LakeConfig, Pipeline
+from lake_assets.backfill.backfill_record import Records
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import playback, shop
 from lake_assets.lake import SparkConfig, connect_server
@@ -89,6 +90,34 @@ def test_own_code_equals_its_events_over_spark_connect(
         assert run_over(remote, lake.config.home, playback.PIPELINE, log) == 0, log.read_text()
         for table, rows in playback.expected(playback.after(arrivals[:n])).items():
             assert Counter(map(tuple, lake.spark().table(table).collect())) == rows, table
+
+
+@pytest.mark.long  # local backfills are in every run
+def test_commands_about_backfills_over_spark_connect(remote: str, tmp_path: Path) -> None:
+    """Each in a process without Java."""
+    home, pipeline, log = tmp_path / "lake", tmp_path / "defs.yaml", tmp_path / "run.log"
+    pipeline.write_text(AUDITED)
+    users = [Event(USERS, "c", (n, n + 1), {"id": n, "name": f"{n}"}) for n in (1, 2)]
+    notes = [Event(NOTES, "c", (9, 10), {"id": 1, "user_id": 1, "text": "a", "stars": 2})]
+    write_lines(home / "landing" / "events" / "1.jsonl", to_lines([*users, *notes]))
+    assert run_over(remote, home, pipeline, log) == 0, log.read_text()
+
+    def call(*words: str) -> str:
+        env = {"LAKE_HOME": str(home), "LAKE_SPARK__REMOTE": remote, "JAVA_HOME": str(tmp_path)}
+        log.write_text("")
+        with started([sys.executable, "-m", "lake_assets.cli", *words], log, env) as command:
+            assert command.wait(timeout=300) == 0, log.read_text()
+        return log.read_text()
+
+    of = ("--pipeline", str(pipeline))
+    call("backfill", "final.notes", "--all", "--publish", "manual", *of)
+    (made,) = Records(Lake(LakeConfig(home=home))).all()
+    assert made.state == "ready"
+    for command in ("compare", "publish"):
+        call(command, made.id, *of)
+    call("rebuild", "final.notes", "--downstream", *of)
+    assert [r.state for r in Records(Lake(LakeConfig(home=home))).all()] == ["published", "published"]
+    call("verify", "agg.stars", *of)
 
 
 @pytest.mark.long
