@@ -29,6 +29,8 @@ class Lake(LakeBase):
     ) -> Capture:
         """Capture the changes of `table` in the window `(start, end]`; reads metadata only.
 
+        Once rows are read, tags keep the two snapshots from expiring until the capture is closed.
+
         Args:
             table: `namespace.name`.
             start: snapshot id, tag or branch, or a point in time; None: everything up to `end`.
@@ -41,7 +43,7 @@ class Lake(LakeBase):
                 window does not exist.
             MissingDataFileError, CorruptMetadataError: its metadata is missing or broken.
         """
-        return capture(self, table, start, end, granularity=granularity, table_uuid=table_uuid)
+        return capture(self, table, start, end, granularity=granularity, table_uuid=table_uuid, keeps=True)
 
     def changes_view(
         self,

@@ -19,12 +19,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from pyiceberg.table import Table
+
+from lake_assets.capture import source_tags
 from lake_assets.errors import BackfillError, BackfillNotFoundError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.refs import BACKFILL_TAG
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import is_gone, owner
+from lake_assets.tables.snapshot_retention import consumer_name
 
 # How long a published backfill can be undone, unless declared otherwise.
 KEEP_DAYS = 7
@@ -141,6 +145,15 @@ class BackfillRecord:
     def tag(self) -> str:
         """Name of the tag that keeps snapshots for it: those it starts from, then those from before it."""
         return f"{BACKFILL_TAG}{self.id}"
+
+    def source_tag(self, source: Table, target: TableId | None = None) -> str:
+        """Name of the tag that keeps snapshots of a source for it: the pinned one, or the one that a target absorbed.
+
+        On tables of other programs it has another prefix: main need not keep all snapshots there, since nobody asks who
+        has written to them.
+        """
+        tag = f"{source_tags.PREFIX}{self.tag}" if source_tags.is_of_others(source) else self.tag
+        return tag if target is None else f"{tag}.{consumer_name(target)}"
 
     @property
     def is_open(self) -> bool:

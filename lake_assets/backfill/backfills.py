@@ -11,15 +11,17 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
+from pyiceberg.table import Table
+
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Publish, Records, TableRecord, joined
 from lake_assets.backfill.side_lake import SideLake
+from lake_assets.capture import source_tags
 from lake_assets.errors import BackfillError, ConcurrentWriteError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
 from lake_assets.pipeline import Outcome, Pipeline, PipelineGroup, SnapshotPins
 from lake_assets.pipeline.pending import after_redeclaration
@@ -29,6 +31,7 @@ from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec, also_read_by
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.batch_limits import LEFT
+from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.table_ddl import set_properties
 
 log = logging.getLogger(__name__)
@@ -224,9 +227,24 @@ class Backfill:
         first = self._lake.table(self.record.tables[0].table)
         self._side.pin_sources(sources, f"{self._side.folder(first)}/sources")
         for table in sources:
-            at = table.metadata.current_snapshot_id
-            if PIPELINE_PROPERTY in table.properties and at is not None:
-                refs.set_tag(table, self.record.tag, at, publishing.BUILDING_DAYS)
+            tags = self._absorbed(table)
+            if (at := table.metadata.current_snapshot_id) is not None:
+                tags[self.record.source_tag(table)] = at
+            source_tags.keep(self._lake, table, tags, publishing.BUILDING_DAYS)
+
+    def _absorbed(self, source: Table) -> dict[str, int]:
+        """Return tags on the snapshots of another program's table from which the copies continue.
+
+        Main moves on, and with it the tags of its consumers; the pipeline's own tables keep all snapshots meanwhile.
+        """
+        tags: dict[str, int] = {}
+        name = str(TableId.parse(source.name()))
+        for record in self.record.tables if source_tags.is_of_others(source) else ():
+            copy = (self._side.lake if record.metadata else self._lake).find(record.table)
+            mark = known_marks(copy).get(name)
+            if mark and mark.snapshot is not None and source.snapshot_by_id(mark.snapshot):
+                tags[self.record.source_tag(source, record.name)] = mark.snapshot
+        return tags
 
     @cached_property
     def _specs(self) -> list[Spec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pyarrow.fs import FileSelector, FileType
@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from lake_assets.backfill.backfill_record import BackfillRecord
 from lake_assets.backfill.side_lake import SideLake
+from lake_assets.capture import source_tags
 from lake_assets.facade import Lake
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_file
@@ -44,14 +45,14 @@ def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
             if t.table not in kept:
                 refs.drop(table, record.tag)
     for table in pinned:
-        for name in () if ".".join(table.name()) in kept else _unneeded(record, table.metadata.refs):
-            refs.drop(table, name)
+        if ".".join(table.name()) not in kept:
+            source_tags.release(lake, table, _unneeded(record, table))
 
 
-def _unneeded(record: BackfillRecord, names: Iterable[str]) -> list[str]:
+def _unneeded(record: BackfillRecord, source: Table) -> list[str]:
     """Return the tags of a backfill, with those for undoing it only if it never was published."""
-    own, is_over = record.tag, record.state == "discarding"
-    return [name for name in names if name == own or (is_over and name.startswith(f"{own}."))]
+    own, is_over = record.source_tag(source), record.state == "discarding"
+    return [name for name in source.metadata.refs if name == own or (is_over and name.startswith(f"{own}."))]
 
 
 def _own_files(record: BackfillRecord, copy: Table, start: Metadata) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Sequence
@@ -14,6 +13,7 @@ from pyiceberg.table import Table
 from lake_assets.backfill import cleanup
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, State, TableRecord
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
+from lake_assets.capture import source_tags
 from lake_assets.errors import BackfillError, ConcurrentWriteError, LakeError, StaleBackfillError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId
@@ -33,12 +33,11 @@ from lake_assets.lake.metadata.metadata_commits import (
 from lake_assets.lake.metadata.metadata_versions import version_of, versions
 from lake_assets.lake.metadata.row_counts import keeps_rows, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors, between
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, back_to_watermark, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
+from lake_assets.lake.metadata.watermark import Watermark, back_to_watermark, read_marks
 from lake_assets.lake.metadata.working_copies import grafted, is_redefined
 from lake_assets.pipeline.redo import RECOMPUTED_PROPERTY
 from lake_assets.runtime.processes import owner
-from lake_assets.tables.snapshot_retention import consumer_name
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, FINGERPRINT_PROPERTY, KEY_PROPERTY
 
 log = logging.getLogger(__name__)
@@ -210,14 +209,15 @@ def _keep_for_undo(
         for n, snapshot in enumerate(back_to_watermark(graft.table)):
             _add_tag(metadata, f"{record.tag}.{n}", snapshot, record.keep_days)
         for source, mark in read_marks(graft.table).items():
-            name = f"{record.tag}.{consumer_name(graft.record.name)}"
-            if mark.snapshot is None:
+            loaded = lake.find(source)
+            if mark.snapshot is None or loaded is None:
                 continue
+            name = record.source_tag(loaded, graft.record.name)
             if source in by_name:
                 _add_tag(by_name[source].metadata, name, mark.snapshot, record.keep_days)
-            elif (loaded := lake.find(source)) is not None and PIPELINE_PROPERTY in loaded.properties:
-                with contextlib.suppress(refs.MovedError):  # it has expired: undoing rebuilds the table
-                    refs.set_tag(loaded, name, mark.snapshot, record.keep_days)
+            else:
+                # If it has expired, undoing rebuilds the table.
+                source_tags.keep(lake, loaded, {name: mark.snapshot}, record.keep_days)
 
 
 def _add_tag(metadata: Metadata, name: str, snapshot: int, days: int) -> None:

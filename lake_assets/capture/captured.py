@@ -68,8 +68,13 @@ class Capture:
         schema: that schema.
     """
 
-    def __init__(self, lake: LakeBase, source: Table, window: Window, granularity: Granularity) -> None:
-        """Plan the capture; reads the manifests that differ between the two snapshots."""
+    def __init__(
+        self, lake: LakeBase, source: Table, window: Window, granularity: Granularity, *, keeps: bool = False
+    ) -> None:
+        """Plan the capture; reads the manifests that differ between the two snapshots.
+
+        With `keeps`, tags keep these snapshots from expiring while ICDC tables over them exist.
+        """
         self.window = window
         self.granularity: Granularity = granularity
         self.schema: Schema = source.schemas()[window.schema_id]
@@ -82,7 +87,8 @@ class Capture:
         planner = whole if granularity == "net" else by_snapshot
         self._parts = planner(self._reader, window, self._unpartitioned)
         self._old_types = _old_types(source, window)
-        self._tables = OpenTables(lake, source, self._old_types)
+        self._keep = _snapshots(self._parts) if keeps else []
+        self._tables = OpenTables(lake, source, self._old_types, keep=self._keep)
 
     @property
     def is_empty(self) -> bool:
@@ -132,7 +138,7 @@ class Capture:
             MissingDataFileError: one is missing.
         """
         for part in self._parts:
-            check_files(self._source.io, part.plan)
+            check_files(self._lake, self._source, part.window, part.plan)
 
     @contextlib.contextmanager
     def icdc(self) -> Generator[IcdcTables]:
@@ -142,7 +148,7 @@ class Capture:
             MissingDataFileError: a captured file is missing.
             CaptureWriteError: the tables cannot be written.
         """
-        tables = OpenTables(self._lake, self._source, self._old_types)
+        tables = OpenTables(self._lake, self._source, self._old_types, keep=self._keep)
         try:
             yield self._sides(tables)
         finally:
@@ -155,7 +161,7 @@ class Capture:
             MissingDataFileError: a captured file is missing.
             CaptureWriteError: the tables cannot be written.
         """
-        return self._sides(OpenTables(self._lake, self._source, self._old_types, expires))
+        return self._sides(OpenTables(self._lake, self._source, self._old_types, expires, keep=self._keep))
 
     def _sides(self, tables: OpenTables) -> IcdcTables:
         parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
@@ -319,6 +325,12 @@ def _old_types(source: Table, window: Window) -> dict[int, NestedField]:
     return incompatible_columns(schemas[window.start.schema_id], schemas[window.schema_id])
 
 
+def _snapshots(parts: Sequence[Part]) -> list[int]:
+    """Return the snapshots at both ends of each part, each once."""
+    points = (p for part in parts for p in (part.window.start, part.window.end) if p is not None)
+    return [*dict.fromkeys(p.snapshot_id for p in points)]
+
+
 # Captures whose ICDC tables are registered. Garbage collection must not drop them: a DataFrame of a capture may be read
 # after the last reference to the capture is gone.
 _open: dict[int, Capture] = {}
@@ -341,6 +353,7 @@ def capture(
     *,
     granularity: Granularity = "net",
     table_uuid: str | None = None,
+    keeps: bool = False,
 ) -> Capture:
     """Capture the changes of `table` in the window `(start, end]`; reads metadata only, without Spark.
 
@@ -350,6 +363,7 @@ def capture(
         end: like `start`; None: the table's current snapshot; `EMPTY`: a table without rows.
         granularity: `net` changes of the window, or the changes of every `snapshot`.
         table_uuid: the uuid of the table that `start` belongs to, if known.
+        keeps: whether tags keep the two snapshots from expiring while rows are read; steps have tags of their own.
 
     Raises:
         TableNotFoundError, SnapshotNotFoundError, SnapshotExpiredError, TableReplacedError, WindowError: the window
@@ -359,7 +373,8 @@ def capture(
     """
     name = TableId.parse(table)
     source = lake.table(name)
-    return Capture(lake, source, resolve(source, name, start, end, table_uuid=table_uuid), granularity)
+    window = resolve(source, name, start, end, table_uuid=table_uuid)
+    return Capture(lake, source, window, granularity, keeps=keeps)
 
 
 def _listed(names: str | Sequence[str] | None) -> list[str] | None:

@@ -11,27 +11,20 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.capture import source_tags
+from lake_assets.capture.source_tags import PREFIX
 from lake_assets.capture.windows import resolve
 from lake_assets.errors import ConsumerNotFoundError, InvalidNameError, SnapshotExpiredError, SnapshotNotFoundError
-from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.metadata import refs
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.refs import MovedError
 
-PREFIX = "consumer."
 # A tag without its own age uses the table's `history.expire.max-ref-age-ms`, and may expire itself.
 RETAIN_DAYS = 36500
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_retried = retry(
-    retry=retry_if_exception_type(CommitFailedException),
-    wait=wait_random_exponential(multiplier=0.05, max=2),
-    stop=stop_after_attempt(8),
-    reraise=True,
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,12 @@ class Consumers:
             raise SnapshotNotFoundError(f"{table_id} has no snapshot yet that consumer {name!r} could have absorbed")
         ref = source.metadata.refs.get(tag)
         if ref is None or ref.snapshot_id != window.end.snapshot_id:
-            self._set_tag(source, table_id, tag, window.end.snapshot_id)
+            try:
+                source_tags.set_tags(self._lake, source, {tag: window.end.snapshot_id}, RETAIN_DAYS)
+            except MovedError as e:
+                raise SnapshotExpiredError(
+                    f"{table_id}: snapshot {window.end.snapshot_id} does not exist anymore: {e}"
+                ) from e
         return self._consumer(self._lake.table(table_id), table_id, tag, window.end.snapshot_id)
 
     advance = register
@@ -108,39 +106,7 @@ class Consumers:
         if tag not in source.metadata.refs:
             existing = ", ".join(c.name for c in self.list(table_id)) or "none"
             raise ConsumerNotFoundError(f"{table_id} has no consumer {name!r}; it has: {existing}")
-        if source.format_version >= 3:
-            self._sql(table_id, f"DROP TAG IF EXISTS {quote(tag)}")
-        else:
-            self._remove_tag(table_id, tag)
-
-    def _set_tag(self, source: Table, table: TableId, tag: str, snapshot_id: int) -> None:
-        # PyIceberg cannot commit to format v3. For older formats it avoids starting Spark.
-        if source.format_version >= 3 and refs.can_commit(self._lake.catalog):
-            try:
-                refs.set_tag(source, tag, snapshot_id, RETAIN_DAYS)
-            except refs.MovedError as e:
-                raise SnapshotExpiredError(f"{table}: snapshot {snapshot_id} does not exist anymore: {e}") from e
-        elif source.format_version >= 3:
-            version = f"AS OF VERSION {int(snapshot_id)} RETAIN {RETAIN_DAYS} DAYS"
-            self._sql(table, f"CREATE OR REPLACE TAG {quote(tag)} {version}")
-        else:
-            self._commit_tag(table, tag, snapshot_id)
-
-    def _sql(self, table: TableId, change: str) -> None:
-        self._lake.spark().sql(f"ALTER TABLE {self._lake.sql_name(table)} {change}")
-
-    @_retried
-    def _commit_tag(self, table: TableId, tag: str, snapshot_id: int) -> None:
-        age = int(timedelta(days=RETAIN_DAYS).total_seconds() * 1000)
-        with self._lake.table(table).manage_snapshots() as change:
-            change.create_tag(snapshot_id, tag, max_ref_age_ms=age)
-
-    @_retried
-    def _remove_tag(self, table: TableId, tag: str) -> None:
-        source = self._lake.table(table)
-        if tag in source.metadata.refs:
-            with source.manage_snapshots() as change:
-                change.remove_tag(tag)
+        source_tags.drop_tags(self._lake, source, [tag])
 
     def _consumer(self, source: Table, table: TableId, tag: str, snapshot_id: int) -> Consumer:
         window = resolve(source, table, start=snapshot_id)

@@ -7,18 +7,20 @@ belong to the source: an ICDC table is dropped without purging, and only the met
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 import random
 import uuid
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
@@ -30,9 +32,12 @@ from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.errors import CaptureWriteError, CatalogUnavailableError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.runtime.processes import is_gone
+from lake_assets.runtime.private_files import make_private
+from lake_assets.runtime.processes import is_gone, owner
 
 NAMESPACE = ("icdc",)
+# Folder in the lake's home, and ending, of the notes of tables that are being written.
+_NOTES, _NOTE = "at-work", ".icdc"
 VECTORS_PROPERTY = PREFIX + "vectors"
 log = logging.getLogger(__name__)
 
@@ -100,36 +105,53 @@ def write(
     Raises:
         CaptureWriteError: the metadata cannot be written.
     """
-    folder = _folder(source)
+    folder, table = _folder(source), TableId(NAMESPACE, name)
     snapshot_id = random.getrandbits(62)
-    files = _Files(source, name)
     assert side.list_kind is not None
-    if vectors is not None:
-        files.put(vectors_path(source, name), vectors)
+    contents = {} if vectors is None else {vectors_path(source, name): vectors}
     manifest_entries: list[dict[str, Any]] = []
     for entries in _groups(side):
         content = encode(entries[0].kind, [{**e.raw, "status": 0} for e in entries])
-        path = files.put(f"{folder}/{name}-m{len(manifest_entries)}.avro", content)
+        path = f"{folder}/{name}-m{len(manifest_entries)}.avro"
+        contents[path] = content
         manifest_entries.append(_manifest_entry(entries, point, snapshot_id, path, len(content)))
     raw = raw_metadata(source)
-    version = raw["format-version"]
     list_meta = {
-        "format-version": str(version),
+        "format-version": str(raw["format-version"]),
         "snapshot-id": str(snapshot_id),
         "sequence-number": str(point.sequence_number),
     }
-    manifest_list = files.put(
-        f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, manifest_entries, list_meta)
-    )
+    manifest_list = f"{folder}/snap-{snapshot_id}-{name}.avro"
+    contents[manifest_list] = encode(side.list_kind, manifest_entries, list_meta)
     metadata = table_metadata(
         raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, old_types, expires
     )
     if vectors is not None:
         metadata["properties"][VECTORS_PROPERTY] = vectors_path(source, name)
-    path = files.put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
-    table = TableId(NAMESPACE, name)
-    _register(lake, table, path, files)
+    path = f"{folder}/00000-{name}.metadata.json"
+    contents[path] = json.dumps(metadata).encode()
+    # Until it is registered, only a note tells of the files.
+    with _noted(lake, source, table, [*contents]):
+        files = _Files(source, name)
+        for file, content in contents.items():
+            files.put(file, content)
+        _register(lake, table, path, files)
     return RegisteredTable(table, tuple(files.paths), source.io)
+
+
+@contextlib.contextmanager
+def _noted(lake: LakeBase, source: Table, table: TableId, paths: Sequence[str]) -> Generator[None]:
+    """Note, in the lake's home, the files that are written within the context; the note remains after a kill."""
+    folder = lake.config.home / _NOTES
+    make_private(folder)
+    note = folder / f"{owner()}-{table.name}{_NOTE}"
+    note.write_text(json.dumps({"source": list(source.name()), "table": table.name, "paths": paths}))
+    try:
+        yield
+    except Exception:
+        note.unlink(missing_ok=True)  # the files are deleted
+        raise
+    note.unlink(missing_ok=True)
 
 
 class _Files:
@@ -143,8 +165,8 @@ class _Files:
         self._source, self._name = source, name
         self.paths: list[str] = []
 
-    def put(self, path: str, content: bytes) -> str:
-        """Write a file; returns its path.
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file.
 
         Raises:
             CaptureWriteError: it cannot be written.
@@ -161,7 +183,6 @@ class _Files:
                 f"separate table next to its source. Allow writing to {self._source.location()}/icdc"
             ) from e
         self.paths.append(path)
-        return path
 
     def delete(self) -> None:
         """Delete the written files."""
@@ -199,9 +220,13 @@ def drop(lake: LakeBase, registered: RegisteredTable) -> None:
 
 
 def leftovers(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """Return ICDC tables whose lifetime is over, or whose process is dead; of other machines, those older than that."""
+    """Return ICDC tables whose lifetime is over, or whose process is dead; of other machines, those older than that.
+
+    Includes tables that were never registered, whose files exist.
+    """
     limit = datetime.now(UTC) - older_than
-    return [leftover for leftover, _ in _registered(lake) if leftover.is_left(limit)]
+    found = (left for left, _ in (*_registered(lake), *_unregistered(lake)))
+    return [left for left in found if left.is_left(limit)]
 
 
 def sweep(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
@@ -212,7 +237,44 @@ def sweep(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[L
         if leftover.is_left(limit):
             drop(lake, RegisteredTable(leftover.table, _own_files(table), table.io))
             dropped.append(leftover)
+    for leftover, note in _unregistered(lake):
+        if leftover.is_left(limit):
+            source = lake.find(leftover.source)
+            for path in note.paths:
+                io = source.io if source is not None else load_file_io(lake.catalog.properties, path)
+                _delete(io, [path])
+            note.file.unlink(missing_ok=True)
+            dropped.append(leftover)
     return dropped
+
+
+@dataclass(frozen=True)
+class _Note:
+    """The note of an ICDC table that was not registered."""
+
+    file: Path
+    paths: tuple[str, ...]
+
+
+def _unregistered(lake: LakeBase) -> Iterator[tuple[Leftover, _Note]]:
+    """Yield the ICDC tables that processes have begun to write, without those that they have registered."""
+    for file in sorted((lake.config.home / _NOTES).glob(f"*{_NOTE}")):
+        process = file.name.partition("-")[0]
+        try:
+            created = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+            content = json.loads(file.read_text())
+            table = TableId(NAMESPACE, content["table"])
+            source, paths = ".".join(content["source"]), tuple(content["paths"])
+        except FileNotFoundError:
+            continue  # its process is done
+        except (ValueError, KeyError, TypeError):
+            if is_gone(process) is not False:
+                file.unlink(missing_ok=True)  # the process was killed before it wrote any file
+            continue
+        if lake.find(table) is None:
+            yield Leftover(table, source, created, process), _Note(file, paths)
+        elif is_gone(process):
+            file.unlink(missing_ok=True)
 
 
 def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lake_assets.capture import icdc
+from lake_assets.capture import icdc, source_tags
 from lake_assets.capture.changed_files import Part
 from lake_assets.capture.files.deletion_vectors import DeletedRows, deleted_rows
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
@@ -22,6 +22,7 @@ from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.runtime.processes import owner
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,30 @@ class OpenTables:
     """Creates the tables of a capture's parts on first use, and drops them together."""
 
     def __init__(
-        self, lake: LakeBase, source: Table, old_types: Mapping[int, NestedField], expires: datetime | None = None
+        self,
+        lake: LakeBase,
+        source: Table,
+        old_types: Mapping[int, NestedField],
+        expires: datetime | None = None,
+        *,
+        keep: Iterable[int] = (),
     ) -> None:
         """
         Args:
             old_types: top-level fields, by id, with a type at the window's start that its end cannot read.
             expires: when the tables may be swept; None: when this process has ended.
+            keep: snapshots that tags keep from expiring while the tables are open.
         """
         self._expires = expires
+        tag = f"{source_tags.PREFIX}capture.{owner()}.{uuid.uuid4().hex[:12]}"
+        self._tags = {f"{tag}.{n}": snapshot for n, snapshot in enumerate(keep)}
         self._lake = lake
         self._source = source
         self._old_types = old_types
         self._unpartitioned = unpartitioned_specs(source.specs())
         self._registered: list[icdc.RegisteredTable] = []
         self._of: dict[int, PartTables] = {}
+        self._is_kept = False
 
     def of(self, part: Part) -> PartTables:
         """Return the tables of a part.
@@ -72,7 +83,7 @@ class OpenTables:
             CaptureWriteError: the tables cannot be created.
         """
         if id(part) not in self._of:
-            check_files(self._source.io, part.plan)
+            self._check(part)
             self._of[id(part)] = self._open(part)
         return self._of[id(part)]
 
@@ -82,7 +93,7 @@ class OpenTables:
         Raises:
             MissingDataFileError, CaptureWriteError: see `of`.
         """
-        check_files(self._source.io, part.plan)
+        self._check(part)
         before, after = self._write(part, part.plan, icdc.new_name(part.window.table))
         return str(before) if before else None, str(after) if after else None
 
@@ -91,6 +102,17 @@ class OpenTables:
         self._of.clear()
         while self._registered:
             icdc.drop(self._lake, self._registered.pop())
+        if self._is_kept and (source := self._lake.find(TableId.parse(self._source.name()))) is not None:
+            source_tags.release(self._lake, source, self._tags)
+        self._is_kept = False
+
+    def _check(self, part: Part) -> None:
+        """Tag the snapshots that are to be kept, once, and check that the files of a part exist."""
+        if not self._is_kept and self._tags:
+            lasts = (self._expires - datetime.now(UTC)).total_seconds() if self._expires else 0
+            source_tags.keep(self._lake, self._source, self._tags, source_tags.days_until(lasts))
+            self._is_kept = True
+        check_files(self._lake, self._source, part.window, part.plan)
 
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
@@ -162,17 +184,25 @@ class OpenTables:
         return self._registered[-1].table
 
 
-def check_files(io: FileIO, planned: Plan) -> None:
+def check_files(lake: LakeBase, source: Table, window: Window, planned: Plan) -> None:
     """Raise MissingDataFileError if a captured file is missing, before a reader fails halfway."""
     sides = (planned.after, planned.before)
     paths = list({e.path for side in sides for e in (*side.data, *side.deletes)})
     with ThreadPoolExecutor(THREADS) as pool:
-        exists = pool.map(lambda p: io.new_input(p).exists(), paths)
+        exists = pool.map(lambda p: source.io.new_input(p).exists(), paths)
         missing = [p for p, is_file in zip(paths, exists, strict=True) if not is_file]
-    if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+    if not missing:
+        return
+    what = missing[0] + (f" (and {len(missing) - 1} more)" if len(missing) > 1 else "")
+    now = lake.find(window.table)
+    points = [p for p in (window.start, window.end) if p is not None]
+    if expired := [p for p in points if now is not None and now.snapshot_by_id(p.snapshot_id) is None]:
         raise MissingDataFileError(
-            f"{missing[0]}{more} is gone, but a snapshot still names it: it was deleted outside of Iceberg, by an "
-            f"orphan removal with too short an age or by hand. {LOST_FILE_ADVICE}. If only old snapshots name it, a "
-            "full capture (start=None) does not need it"
+            f"{what} is gone: the snapshot of {window.table} that names it has expired since this capture was planned. "
+            f"Capture again, from a snapshot that exists (expired: {', '.join(str(p.snapshot_id) for p in expired)})"
         )
+    raise MissingDataFileError(
+        f"{what} is gone, but a snapshot still names it: it was deleted outside of Iceberg, by an orphan removal with "
+        f"too short an age or by hand. {LOST_FILE_ADVICE}. If only old snapshots name it, a full capture (start=None) "
+        "does not need it"
+    )

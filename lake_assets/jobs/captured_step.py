@@ -19,7 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType
 
-from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
+from lake_assets.capture import Capture, FieldRange, IcdcTables, capture, source_tags
 from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
 from lake_assets.jobs import step_notes
 from lake_assets.jobs.changed_ranges_and_keys import changed_keys, united_ranges
@@ -34,7 +34,7 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, fi
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
 from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks
-from lake_assets.tables.snapshot_retention import keep_sources
+from lake_assets.tables.snapshot_retention import consumer_name, keep_sources
 from lake_assets.tables.writing.table_ddl import check_owner_in, set_properties
 
 if TYPE_CHECKING:
@@ -230,7 +230,14 @@ class CapturedStep:
             # A watermark that expires is then missed.
             set_properties(lake, self.table, {PIPELINE_PROPERTY: self._settings.owner})
             keep_sources(lake, self.table, self._settings.sources)
-        step_notes.remove(lake, self._note)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Remove the note, and the tags on the ends of the windows."""
+        step_notes.remove(self.lake, self._note)
+        for source in self._settings.sources:
+            if (table := self.lake.find(source)) is not None:
+                source_tags.release(self.lake, table, [_end_tag(self.table)])
 
     def _move(self, target: Table | None) -> Literal["job", "step", "nobody"]:
         if target is not None and (others := _other_steps(target, self._note)):
@@ -259,7 +266,7 @@ class CapturedStep:
         message = f"{type(error).__name__}: {error}"[:1000]
         self._note = step_notes.change(self.lake, self._note, processes=(), error=message)
         if isinstance(error, JobNotStartedError) or self._note.state(self.lake.find(self.table)) != "unknown":
-            step_notes.remove(self.lake, self._note)
+            self._forget()
 
     def close(self) -> None:
         """Drop the ICDC tables without a lifetime."""
@@ -338,7 +345,17 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     if known_marks(lake.find(table)) != base:
         step_notes.remove(lake, note)
         raise ConcurrentWriteError(f"{table}: another step absorbed the same windows at the same time")
+    for source, window in windows.items():
+        if not window.is_empty and window.head.snapshot is not None:
+            # While the job runs, a source may be compacted, and its older snapshots expired.
+            days = source_tags.days_until(note.hours * 3600)
+            source_tags.keep(lake, tables[source], {_end_tag(table): window.head.snapshot}, days)
     return CapturedStep(lake, settings, windows, base, note, resumed)
+
+
+def _end_tag(table: TableId) -> str:
+    """Name of the tag on the end of a window, until the consumer's own tag is moved there."""
+    return f"{source_tags.PREFIX}{consumer_name(table)}.step"
 
 
 def _ensure_holder(lake: LakeBase, settings: StepSettings) -> None:

@@ -71,6 +71,9 @@ class LakeConfig(BaseSettings):
         default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
     )
     warehouse: str | None = Field(default=None, description="folder or URL of the tables; default: `home`/warehouse")
+    protect: bool = Field(
+        default=True, description="whether to tag the snapshots that are still needed of tables that others write"
+    )
     spark: SparkConfig = SparkConfig()
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

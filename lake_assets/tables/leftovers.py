@@ -24,7 +24,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from lake_assets.capture import icdc
-from lake_assets.errors import LakeError
+from lake_assets.errors import CatalogUnavailableError, LakeError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_checksum
@@ -70,6 +70,8 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
     try:
         note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
         yield
+    except CatalogUnavailableError:
+        raise  # whether the writer's commit succeeded is unknown, so its files are still there
     except Exception:
         note.unlink(missing_ok=True)  # the writer has removed its files
         raise

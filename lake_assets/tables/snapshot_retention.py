@@ -14,11 +14,12 @@ from collections.abc import Iterable
 
 from pyiceberg.exceptions import CommitFailedException
 
-from lake_assets.capture.consumers import PREFIX, Consumers
+from lake_assets.capture import source_tags
+from lake_assets.capture.consumers import RETAIN_DAYS
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata import refs
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.tables.writing.races import as_race
 
 log = logging.getLogger(__name__)
@@ -46,12 +47,7 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
         mark = marks.get(str(source))
         if mark is None or mark.snapshot is None:
             continue
-        table = lake.table(source)
-        if PIPELINE_PROPERTY not in table.properties:
-            continue  # not written by a pipeline: its own retention applies, and lost history is detected
-        ref = table.metadata.refs.get(PREFIX + name)
-        if (ref is None or ref.snapshot_id != mark.snapshot) and table.snapshot_by_id(mark.snapshot):
-            Consumers(lake).register(source, name, mark.snapshot)
+        source_tags.keep(lake, lake.table(source), {source_tags.PREFIX + name: mark.snapshot}, RETAIN_DAYS)
 
 
 def release(lake: LakeBase, table: TableId) -> None:

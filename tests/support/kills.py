@@ -80,7 +80,7 @@ def around_refs(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
         ("create_branch", "CREATE BRANCH"),
         ("publish", "publishing"),
         ("drop", "DROP BRANCH"),
-        ("set_tag", "a tag"),
+        ("set_tags", "a tag"),
     ):
         monkeypatch.setattr(refs, call, points.around(getattr(refs, call), lambda *_, what=what: what))
 

@@ -23,6 +23,7 @@ __all__ = [
     "publish",
     "release",
     "set_tag",
+    "set_tags",
     "with_tag",
 ]
 DAY_MS = 24 * 60 * 60 * 1000
@@ -50,7 +51,12 @@ def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
     Raises:
         MovedError: the table no longer has the snapshot.
     """
-    _commit(table, lambda refs, metadata: refs.update({tag: _ref(metadata, "tag", snapshot, days)}))
+    set_tags(table, {tag: snapshot}, days)
+
+
+def set_tags(table: Table, tags: Mapping[str, int], days: int) -> None:
+    """Create or move several tags in one commit, as `set_tag` does."""
+    _commit(table, lambda refs, metadata: refs.update({t: _ref(metadata, "tag", s, days) for t, s in tags.items()}))
 
 
 def publish(
@@ -115,9 +121,9 @@ def release(table: Table) -> None:
     _commit(table, lambda refs, metadata: None)  # every commit here does
 
 
-def drop(table: Table, name: str) -> None:
-    """Drop a branch or tag, if it exists."""
-    _commit(table, lambda refs, _: refs.pop(name, None))
+def drop(table: Table, *names: str) -> None:
+    """Drop branches or tags, as far as they exist."""
+    _commit(table, lambda refs, _: [refs.pop(name, None) for name in names])
 
 
 def with_tag(metadata: Metadata, tag: str, snapshot: int, days: int) -> Metadata:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import Table
 
 from lake_assets.lake import TableId, thresholds
 from lake_assets.tables.writing.races import lost
+
+log = logging.getLogger(__name__)
 
 
 def write_arrow(
@@ -37,8 +41,60 @@ def write_arrow(
     # Only this process's copy of the table's properties is changed.
     before.metadata.properties["commit.retry.num-retries"] = "0"
     before.metadata.properties["write.target-file-size-bytes"] = str(thresholds.BYTES_A_FILE)
-    write: Any = before.overwrite if overwrite else before.append
+    recorded = _RecordedFiles(before.io)
+    before.io = recorded
     try:
-        write(rows, snapshot_properties=properties)
-    except CommitFailedException as e:
-        raise lost(table, e) from e
+        transaction = before.transaction()
+        write: Any = transaction.overwrite if overwrite else transaction.append
+        try:
+            write(rows, snapshot_properties=properties)
+        except Exception:
+            recorded.delete_all()
+            raise
+        try:
+            transaction.commit_transaction()
+        except CommitFailedException as e:
+            if _is_committed(before, transaction.table_metadata.current_snapshot_id):
+                return
+            recorded.delete_all()
+            raise lost(table, e) from e
+    finally:
+        before.io = recorded.io
+
+
+def _is_committed(table: Table, snapshot: int | None) -> bool:
+    """Whether the commit succeeded after all: its answer was lost, so a server was asked twice."""
+    try:
+        now = table.catalog.load_table(table.name())
+    except NoSuchTableError:
+        return False
+    return snapshot is not None and now.snapshot_by_id(snapshot) is not None
+
+
+class _RecordedFiles(FileIO):
+    """A FileIO that knows what was written through it, since PyIceberg leaves it behind if its commit fails."""
+
+    def __init__(self, io: FileIO) -> None:
+        super().__init__(io.properties)
+        self.io = io
+        self._written: list[str] = []
+
+    def new_input(self, location: str) -> InputFile:
+        return self.io.new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        self._written.append(location)
+        return self.io.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self.io.delete(location)
+
+    def delete_all(self) -> None:
+        """Delete what was written; what cannot be deleted is logged."""
+        for location in self._written:
+            try:
+                self.io.delete(location)
+            except FileNotFoundError:
+                continue  # it was not written after all
+            except OSError as e:
+                log.warning("%s belongs to no snapshot, and could not be deleted: %s", location, e)
