@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import Table
 
@@ -54,21 +54,10 @@ def write_arrow(
         try:
             transaction.commit_transaction()
         except CommitFailedException as e:
-            if _is_committed(before, transaction.table_metadata.current_snapshot_id):
-                return
             recorded.delete_all()
             raise lost(table, e) from e
     finally:
         before.io = recorded.io
-
-
-def _is_committed(table: Table, snapshot: int | None) -> bool:
-    """Whether the commit succeeded after all: its answer was lost, so a server was asked twice."""
-    try:
-        now = table.catalog.load_table(table.name())
-    except NoSuchTableError:
-        return False
-    return snapshot is not None and now.snapshot_by_id(snapshot) is not None
 
 
 class _RecordedFiles(FileIO):
