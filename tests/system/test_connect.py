@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -18,11 +16,11 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import playback, shop
-from lake_assets.lake import SparkConfig, connect_server
+from lake_assets.lake import SparkConfig
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
-from tests.support.lakes import SHORT_JVM, SMALL
 from tests.support.oracle import rows_of
 from tests.support.processes import free_port, python, started
+from tests.support.spark_servers import connect_address
 
 pytestmark = pytest.mark.system
 
@@ -34,21 +32,8 @@ QUERY = (
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that is up; it knows no lake of its own."""
-    folder = tmp_path_factory.mktemp("server")
-    port, log = free_port(), folder / "server.log"
-    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | SHORT_JVM)
-    command, env = connect_server.command(LakeConfig(home=folder, spark=spark), port)
-    with started(command, log, env) as process:
-        while process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            except OSError:
-                time.sleep(0.2)
-            else:
-                break
-        assert process.poll() is None, log.read_text()
-        yield f"sc://127.0.0.1:{port}"
+    with connect_address(tmp_path_factory.mktemp("server")) as address:
+        yield address
 
 
 def run_over(remote: str, home: Path, pipeline: Path, log: Path) -> int:

@@ -29,6 +29,7 @@ from tests.support.processes import free_port, started
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.long,
     pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can become another user"),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are looked at in /proc"),
 ]

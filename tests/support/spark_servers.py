@@ -1,0 +1,60 @@
+"""Sparks that run elsewhere: a Spark Connect server, and a standalone cluster with a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from lake_assets import LakeConfig
+from lake_assets.lake import SparkConfig, connect_server
+from lake_assets.runtime.jars import spark_home
+from lake_assets.runtime.java import find_java
+from tests.support.lakes import SHORT_JVM, SMALL
+from tests.support.processes import free_port, started
+
+
+@contextlib.contextmanager
+def connect_address(folder: Path) -> Iterator[str]:
+    """The address of a Spark Connect server that is up; it knows no lake of its own."""
+    port, log = free_port(), folder / "server.log"
+    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | SHORT_JVM)
+    command, env = connect_server.command(LakeConfig(home=folder, spark=spark), port)
+    with started(command, log, env) as process:
+        wait_for_port(process, port, log)
+        yield f"sc://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def cluster_address(folder: Path) -> Iterator[str]:
+    """The address of a standalone cluster's master, with one worker of two cores."""
+    port, log = free_port(), folder / "cluster.log"
+    spark_class = str(spark_home() / "bin" / "spark-class")
+    env = {"JAVA_HOME": str(find_java()), "SPARK_WORKER_DIR": str(folder / "work"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    master = [
+        spark_class, "org.apache.spark.deploy.master.Master",
+        "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port()),
+    ]  # fmt: skip
+    worker = [
+        spark_class, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g",
+        "--webui-port", str(free_port()), f"spark://127.0.0.1:{port}",
+    ]  # fmt: skip
+    with started(master, log, env) as process:
+        wait_for_port(process, port, log)
+        with started(worker, log, env):
+            yield f"spark://127.0.0.1:{port}"
+
+
+def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait until a process listens at a port."""
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise AssertionError(log.read_text())
