@@ -283,7 +283,7 @@ def test_a_rebuild_writes_what_differs_in_one_commit(lake: Lake, declared: dict[
     people.check()
 
 
-def interrupt(*_: object) -> None:
+def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
