@@ -117,7 +117,7 @@ class Lake(LakeBase):
                 watermark: `stop` with an error, or `rerun` the job over the same windows.
             on_gap, on_replaced: what to do if the history of a source is lost: `stop` with an error, or give the job
                 everything (`rebuild`).
-            rebuild: whether to give the job everything now.
+            rebuild: whether to give the job everything now; an interrupted step before it needs no decision.
 
         Raises:
             StepRunningError: a step over the same table is running.
@@ -126,9 +126,11 @@ class Lake(LakeBase):
             ConcurrentWriteError: another writer moved the watermark.
             JobError: the job made no table.
         """
+        target = TableId.parse(table)
+        by_range, by_key = columns_by_name(target, "ranges", ranges), columns_by_name(target, "keys", keys)
         settings = StepSettings(
-            TableId.parse(table), names_of(sources), columns_by_name(ranges), columns_by_name(keys), names_of(lookups),
-            lifetime, writes, on_unknown, on_gap, on_replaced,
+            target, names_of(sources), by_range, by_key, names_of(lookups), lifetime, writes, on_unknown, on_gap,
+            on_replaced,
         )  # fmt: skip
         return captured_step(self, settings, rebuild=rebuild)
 

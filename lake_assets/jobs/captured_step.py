@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType
 
 from lake_assets.capture import Capture, FieldRange, IcdcTables, capture, source_tags
-from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
+from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError, TableClaimedError
 from lake_assets.jobs import step_notes
 from lake_assets.jobs.changed_ranges_and_keys import changed_keys, united_ranges
 from lake_assets.jobs.job_watermark import move_watermark
@@ -29,8 +29,8 @@ from lake_assets.jobs.step_parameters import StepParameters, StepSource
 from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
-from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, to_properties
+from lake_assets.lake.names import nearest
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
 from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks
@@ -68,6 +68,7 @@ class CapturedStep:
         self.windows = {str(s): w for s, w in windows.items()}
         self.lake, self._settings, self._base, self._note = lake, settings, base, note
         self.moved_by: Literal["job", "step", "nobody"] = "nobody"
+        self._may_have_run = True
         self._captures: dict[str, Capture] = {}
         self._icdc: dict[str, IcdcTables] = {}
         self._scope = contextlib.ExitStack()
@@ -112,7 +113,10 @@ class CapturedStep:
         """
         name = str(TableId.parse(source))
         if name not in self.windows:
-            raise JobError(f"{self.table}: {name} is no source of this step: it has {', '.join(self.windows)}")
+            raise JobError(
+                f"{self.table}: {name} is no source of this step{nearest(name, self.windows)}: its sources are "
+                f"{', '.join(self.windows)}. Name {name} among them (`inputs` in YAML)"
+            )
         if name not in self._captures:
             window = self.windows[name]
             captured = capture(self.lake, name, window.start, window.end, table_uuid=window.head.uuid)
@@ -223,7 +227,7 @@ class CapturedStep:
         if not step_notes.is_current(lake, self._note):
             raise ConcurrentWriteError(
                 f"{self.table}: while its job was running, this step was settled by hand (`lake-assets step`), or "
-                "counted as ended"
+                f"counted as ended, so its rows may be missing or there twice. {_corrected(self.table)}"
             )
         self.moved_by = self._move(target)
         if target is not None:
@@ -240,11 +244,10 @@ class CapturedStep:
                 source_tags.release(self.lake, table, [_end_tag(self.table)])
 
     def _move(self, target: Table | None) -> Literal["job", "step", "nobody"]:
-        if target is not None and (others := _other_steps(target, self._note)):
+        if target is not None and (others := step_notes.other_steps(target, self._note)):
             raise JobError(
                 f"{self.table}: another step, which counted as ended, committed during this step, so both may have "
-                "written the same changes. Compare the table with its sources, and correct or rebuild it (step "
-                f"{', '.join(others)})"
+                f"written the same changes. {_corrected(self.table)} (step {', '.join(others)})"
             )
         last = find_property(target, STEP_ID) if target is not None else None
         if last and last[0] == self.id:
@@ -261,11 +264,21 @@ class CapturedStep:
         move_watermark(self.lake, self.table, self._base, self.properties)
         return "step"
 
+    @contextlib.contextmanager
+    def before_job(self) -> Generator[None]:
+        """Let an error in the block count as one before the job: nothing of the job has run."""
+        try:
+            yield
+        except BaseException:
+            self._may_have_run = False
+            raise
+
     def fail(self, error: BaseException) -> None:
         """Note that the job failed; without a trace if it is known what it has written."""
         message = f"{type(error).__name__}: {error}"[:1000]
         self._note = step_notes.change(self.lake, self._note, processes=(), error=message)
-        if isinstance(error, JobNotStartedError) or self._note.state(self.lake.find(self.table)) != "unknown":
+        has_not_run = isinstance(error, JobNotStartedError) or not self._may_have_run
+        if has_not_run or self._note.state(self.lake.find(self.table)) != "unknown":
             self._forget()
 
     def close(self) -> None:
@@ -273,16 +286,12 @@ class CapturedStep:
         self._scope.close()
 
 
-def _other_steps(target: Table, note: StepNote) -> list[str]:
-    """Return the other steps whose commits are in the target since a step began."""
-    steps: dict[str, None] = {}
-    for snapshot in ancestors(target):
-        if snapshot.snapshot_id == note.snapshot:
-            break
-        properties = snapshot.summary.additional_properties if snapshot.summary else {}
-        if (step := properties.get(STEP_ID, note.id)) != note.id:
-            steps[step] = None
-    return [*steps]
+def _corrected(table: TableId) -> str:
+    """Return the advice for a table in which the changes of a step may be missing or absorbed twice."""
+    return (
+        f"Compare the table with its sources, and correct it, or rebuild it: `lake-assets rebuild {table}`, or "
+        "`rebuild=True` in `lake.step`"
+    )
 
 
 @contextlib.contextmanager
@@ -292,7 +301,7 @@ def captured_step(
     """Fix the windows of a job, and move the watermark of its table when the block ends without an error.
 
     `choose` returns the part of the pending windows that this step takes. If it is a `rebuild`, the job receives all
-    rows of its sources.
+    rows of its sources, whatever an interrupted step has written.
 
     Raises:
         StepRunningError: a step over the same table is running.
@@ -301,7 +310,7 @@ def captured_step(
         ConcurrentWriteError: another writer moved the watermark.
         JobError: the job made no table.
     """
-    check_columns(settings.table, {"ranges": settings.ranges, "keys": settings.keys}, settings.sources)
+    check_columns(settings.table, settings.ranges, settings.keys, settings.sources)
     step = _begin(lake, settings, choose, rebuild=rebuild)
     try:
         yield step
@@ -322,9 +331,10 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     if not writes_target:
         _ensure_holder(lake, settings)
     former, target = step_notes.find_note(lake, table), lake.find(table)
-    if target is not None and target.properties.get(PIPELINE_PROPERTY) not in (None, STEP_OWNER, settings.owner):
-        check_owner_in(target, table, settings.owner)
-    again, resumed = step_notes.settled(former, target, settings.on_unknown)
+    _check_owner(target, settings)
+    again, resumed = step_notes.settled(former, target, "rerun" if rebuild else settings.on_unknown)
+    if rebuild and again:
+        again, resumed = None, "everything is computed again, whatever the interrupted step before has written"
     tables = {s: lake.table(s) for s in settings.sources}
     if rebuild:
         windows = {s: Window(s, None, head_of(t)) for s, t in tables.items()}
@@ -344,13 +354,29 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     # A whole step may have run since the target was loaded.
     if known_marks(lake.find(table)) != base:
         step_notes.remove(lake, note)
-        raise ConcurrentWriteError(f"{table}: another step absorbed the same windows at the same time")
+        raise ConcurrentWriteError(
+            f"{table}: another step absorbed the same windows at the same time. Run again: the next step takes what is "
+            "pending then"
+        )
     for source, window in windows.items():
         if not window.is_empty and window.head.snapshot is not None:
             # While the job runs, a source may be compacted, and its older snapshots expired.
             days = source_tags.days_until(note.hours * 3600)
             source_tags.keep(lake, tables[source], {_end_tag(table): window.head.snapshot}, days)
     return CapturedStep(lake, settings, windows, base, note, resumed)
+
+
+def _check_owner(target: Table | None, settings: StepSettings) -> None:
+    """Raise TableClaimedError if the table belongs to a pipeline, and the step to another one or to none."""
+    owner = target.properties.get(PIPELINE_PROPERTY) if target is not None else None
+    if target is None or owner in (None, STEP_OWNER, settings.owner):
+        return
+    if settings.owner == STEP_OWNER:
+        raise TableClaimedError(
+            f"{settings.table} belongs to pipeline {owner!r}, which runs its steps: name another table for this step, "
+            f"or remove {settings.table} from the pipeline and drop the table to have the job create it again"
+        )
+    check_owner_in(target, settings.table, settings.owner)
 
 
 def _end_tag(table: TableId) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from lake_assets.capture import Capture, FieldRange
 from lake_assets.capture.field_ranges import NOTHING
-from lake_assets.errors import ColumnNotFoundError, JobError, PipelineError
+from lake_assets.errors import ColumnNotFoundError, JobError
 from lake_assets.jobs.step_settings import ByColumn, of_source
 from lake_assets.lake import TableId, quote, thresholds
+from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.names import nearest
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def united_ranges(
                 hull |= change.ranges[column]
             except TypeError as e:
                 raise JobError(
-                    f"{table}: `ranges`: {name} has another type in {source} than in {', '.join(of)}: {e}"
+                    f"{table}: `ranges`: {name} has another type in {source} than in {', '.join(of)}. Name "
+                    f"columns of one type by source, or give {source} a range of its own: `{{{name}: {{{of[0]}: "
+                    f"{of_source(by, of[0])}}}, NAME: {{{source}: {column}}}}}` ({e})"
                 ) from e
             of.append(source)
         hulls[name] = hull
@@ -59,29 +62,29 @@ def changed_keys(
 
     Raises:
         JobError: there are too many; or Spark does not accept an expression.
-        PipelineError: a source has an expression for some keys, but not for all.
     """
     from pyspark.errors import PySparkException
 
     parts: list[Any] = []
     for source, change in changed.items():
-        expressions = {name: of_source(by, source) for name, by in declared.items()}
-        if not any(expressions.values()):
+        # A source has all keys or none.
+        expressions = {name: e for name, by in declared.items() if (e := of_source(by, source)) is not None}
+        if not expressions:
             continue
-        if missing := [name for name, e in expressions.items() if e is None]:
-            raise PipelineError(f"{table}: `keys`: {', '.join(missing)} has no expression over {source}")
         columns = [f"{e} AS {quote(name)}" for name, e in expressions.items()]
         try:
             parts.append(change.signed(spark()).selectExpr(*columns))
         except PySparkException as e:
-            first = next(iter(str(e).splitlines()), "")
-            raise JobError(f"{table}: `keys`: Spark does not accept {', '.join(columns)} over {source}: {first}") from e
+            raise JobError(
+                f"{table}: `keys`: Spark does not accept {', '.join(columns)} over {source}: {first_line(e)}. Correct "
+                "the expression"
+            ) from e
     if not parts:
         return []
     rows = reduce(lambda a, b: a.unionAll(b), parts).distinct().limit(thresholds.JOB_KEYS + 1).collect()
     if len(rows) > thresholds.JOB_KEYS:
         raise JobError(
-            f"{table}: more than {thresholds.JOB_KEYS:,} keys changed, too many to hand to a job: use `ranges`, or "
-            "read the changed rows (`step.capture(source)`, or the ICDC tables)"
+            f"{table}: more than {thresholds.JOB_KEYS:,} keys changed, too many to hand to a job: leave `keys` out, "
+            "and use `ranges` or read the changed rows (`step.capture(source)`, or the ICDC tables)"
         )
     return sorted((row.asDict() for row in rows), key=lambda k: [(v is None, str(v)) for v in k.values()])

@@ -21,6 +21,7 @@ from typing import IO
 from lake_assets.errors import JobError, JobNotStartedError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.jobs.step_parameters import StepParameters, filled
+from lake_assets.lake import TableId
 from lake_assets.runtime.processes import identity
 
 _LINES = 20
@@ -52,7 +53,7 @@ class CommandJob:
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
         """Run the command; see `run_command`."""
-        return run_command(step, filled(self.command, step.parameters), self.folder, self.env)
+        return run_command(step, filled(self.command, _parameters(step)), self.folder, self.env)
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,10 @@ class NotebookJob:
             )
         source = self.folder / self.notebook
         default = f"{source.with_suffix('')}.out{source.suffix}"
-        (output,) = filled([self.output or default], step.parameters)
-        parameters = json.dumps(variables(step.parameters))
-        command = [sys.executable, "-m", "papermill", str(source), output, "--parameters_yaml", parameters]
+        parameters = _parameters(step)
+        (output,) = filled([self.output or default], parameters, "notebook")
+        values = json.dumps(variables(parameters))
+        command = [sys.executable, "-m", "papermill", str(source), output, "--parameters_yaml", values]
         return {**run_command(step, command, self.folder, self.env), "notebook": output}
 
 
@@ -131,8 +133,15 @@ class DbtJob:
             )
         project = str(self.folder / self.project)
         command = ["dbt", "build", "--project-dir", project, "--select", self.select]
-        arguments = ["--vars", json.dumps(variables(step.parameters)), *self.arguments]
+        arguments = ["--vars", json.dumps(variables(_parameters(step))), *self.arguments]
         return run_command(step, [*command, *arguments], self.folder, self.env)
+
+
+def _parameters(step: CapturedStep) -> StepParameters:
+    """Return what the program is handed. If something cannot be handed to it, nothing of the job has run."""
+    with step.before_job():
+        _ = step.env
+        return step.parameters
 
 
 def variables(step: StepParameters) -> dict[str, str]:
@@ -150,15 +159,11 @@ def run_command(
     Raises:
         JobError: it cannot be started, or exits with another code than 0; with the last lines of its output.
     """
-    step_env = step.env
-    more = dict(zip(env, filled(list(env.values()), step.parameters), strict=True))
-    environment = {**os.environ, **more, **step_env}
-    program = shutil.which(command[0], path=environment.get("PATH"))
-    if program is None and not (folder / command[0]).is_file():
-        raise JobNotStartedError(
-            f"{step.table}: there is no program {command[0]!r}, neither in {folder} nor on the PATH"
-        )
-    process, start = _started([program or str((folder / command[0]).resolve()), *command[1:]], folder, environment)
+    more = dict(zip(env, filled(list(env.values()), step.parameters, "env"), strict=True))
+    environment = {**os.environ, **more, **step.env}
+    program = _program(step.table, command[0], folder, environment.get("PATH"))
+    with step.before_job():
+        process, start = _started([program, *command[1:]], folder, environment)
     tail: deque[str] = deque(maxlen=_LINES)
     # spark-submit prints a Python program's errors to its output.
     streams = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
@@ -177,10 +182,31 @@ def run_command(
     for reader in readers:
         reader.join(_SECONDS_TO_END)  # a process that it left behind may hold its output open
     if code:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         output = "".join(tail).strip()
-        raise JobError(f"{step.table}: {command[0]} {how}" + (f":\n{output}" if output else ""))
+        raise JobError(f"{step.table}: {command[0]} {_ended(code)}" + (f":\n{output}" if output else ""))
     return {"command": Path(command[0]).name}
+
+
+def _ended(code: int) -> str:
+    return f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code} ({signal.strsignal(-code)})"
+
+
+def _program(table: TableId, name: str, folder: Path, path: str | None) -> str:
+    """Return the file of a program on the PATH, or else in the folder."""
+    if found := shutil.which(name, path=path):
+        return found
+    file = (folder / name).resolve()
+    if not file.is_file():
+        raise JobNotStartedError(
+            f"{table}: there is no program {name!r}, neither in {folder} nor on the PATH: correct `command`, or set "
+            "PATH in `env`"
+        )
+    if not os.access(file, os.X_OK):
+        raise JobNotStartedError(
+            f"{table}: {file} is not executable: `chmod +x {file}`, or begin `command` with what runs it: "
+            f"[python, {name}]"
+        )
+    return str(file)
 
 
 def _started(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[subprocess.Popen[str], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from lake_assets.errors import JobError, JobNotStartedError, LakeError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.jobs.job_spec import current_context
+from lake_assets.lake.names import nearest
 from lake_assets.lake.user_modules import import_file
 
 
@@ -47,12 +49,20 @@ class FunctionJob:
         except LakeError:
             raise
         except Exception as e:
-            raise JobError(f"{step.table}: {_name(function)} failed: {type(e).__name__}: {e}") from e
+            name = self.function if isinstance(self.function, str) else _name(function)
+            raise JobError(f"{step.table}: {name} failed{_place(function, e)}: {type(e).__name__}: {e}") from e
         return dict(result) if isinstance(result, Mapping) else {}
 
 
 def _name(function: Callable[..., Any]) -> str:
     return f"{function.__module__}:{getattr(function, '__qualname__', function)}"
+
+
+def _place(function: Callable[..., Any], error: BaseException) -> str:
+    """Return the last line of the function's file that an error passed through; empty if there is none."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return f" ({file}, line {lines[-1]})" if lines else ""
 
 
 def _loaded(reference: str, folder: Path, step: CapturedStep) -> Callable[..., Any]:
@@ -68,5 +78,9 @@ def _loaded(reference: str, folder: Path, step: CapturedStep) -> Callable[..., A
         ) from e
     function = getattr(module, name, None)
     if not callable(function):
-        raise JobNotStartedError(f"{step.table}: `python: {reference}`: {module.__file__} has no function {name!r}")
+        functions = [n for n, value in vars(module).items() if callable(value)]
+        raise JobNotStartedError(
+            f"{step.table}: `python: {reference}`: {getattr(module, '__file__', None) or module_name} has no function "
+            f"{name!r}{nearest(name, functions)}"
+        )
     return function

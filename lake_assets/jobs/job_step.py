@@ -86,8 +86,10 @@ class JobStep(TableStep[JobSpec, Pins]):
             self._gate(lake)  # a mistake in them is to be known before the job has run
         details: dict[str, object] = {}
         with captured_step(lake, spec.settings, choose=partial(self._next_of, lake, pins), rebuild=rebuild) as step:
-            pending = [s for s, w in step.windows.items() if not w.is_absorbed]
-            absorbed = tuple(Absorbed.of(s, step.capture(s)) for s in pending)
+            with step.before_job():
+                pending = [s for s, w in step.windows.items() if not w.is_absorbed]
+                absorbed = tuple(Absorbed.of(s, step.capture(s)) for s in pending)
+                _ = step.ranges  # a mistake in them is to be known before the job has run
             if not step.is_empty:
                 details |= spec.job.run(step)
             details |= left_behind(*step.windows.values())

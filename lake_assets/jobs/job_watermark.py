@@ -31,7 +31,10 @@ def move_watermark(lake: LakeBase, table: TableId, base: Watermarks, properties:
     for attempt in range(_ATTEMPTS):
         loaded = lake.table(table)
         if known_marks(loaded) != dict(base):
-            raise ConcurrentWriteError(f"{table}: another writer moved its watermark during this step")
+            raise ConcurrentWriteError(
+                f"{table}: another writer moved its watermark during this step. Look at the table. If the rows of this "
+                f"step are there, run `lake-assets step {table} --done`, else `lake-assets step {table} --rerun`"
+            )
         try:
             if loaded.format_version >= 3:
                 TableWriter(Commit(lake, table, loaded, properties=properties)).nothing()
@@ -52,11 +55,12 @@ def settle(lake: LakeBase, table: TableId, decision: Literal["done", "rerun"]) -
 
     Raises:
         JobError: there is no such step.
+        TableNotFoundError: there is neither a step nor a table; or the step is to be done, and there is no table.
         StepRunningError: it is running on this machine.
-        TableNotFoundError: it is to be done, and there is no table.
     """
     note = step_notes.find_note(lake, table)
     if note is None:
+        lake.table(table)  # its name may be mistyped
         raise JobError(f"no step of {table} is running or interrupted: the next one continues from its watermark")
     # Processes of other machines are not visible from here; the user who settles the step knows.
     if any(is_gone(process) is False for process in note.processes):
@@ -65,7 +69,9 @@ def settle(lake: LakeBase, table: TableId, decision: Literal["done", "rerun"]) -
         return step_notes.change(lake, note, attempt=uuid.uuid4().hex, processes=(), is_rerun_requested=True)
     target = lake.find(table)
     if target is None:
-        raise TableNotFoundError(f"there is no table {table}, so its job is not done: use --rerun")
+        raise TableNotFoundError(
+            f"there is no table {table}, so it holds no rows of the step: run `lake-assets step {table} --rerun`"
+        )
     note = step_notes.change(lake, note, attempt=uuid.uuid4().hex, processes=())
     if note.state(target) != "done":
         base = known_marks(target)

@@ -126,8 +126,8 @@ class StepNote:
         where = ", ".join(self.processes)
         return StepRunningError(
             f"{self.target}: a step is running since {since} UTC. Run again when it is done. If it was killed on "
-            f"another machine, run `lake-assets step {self.target} --rerun`, or `--done` if its rows were written "
-            f"(machine, process id, start: {where})"
+            f"another machine, run `lake-assets step {self.target} --rerun`, or, if its rows were written, "
+            f"`lake-assets step {self.target} --done` (machine, process id, start: {where})"
         )
 
     def unknown(self) -> StepUnknownError:
@@ -148,13 +148,27 @@ class StepNote:
 
 
 def _is_unchanged(target: Table | None, snapshot: int | None) -> bool:
-    """Whether nothing but upkeep has happened to the target since that snapshot."""
-    for step in ancestors(target) if target is not None else ():
+    """Whether the target holds no row of the job: it is gone, or nothing but upkeep has happened since a snapshot."""
+    if target is None:
+        return True
+    for step in ancestors(target):
         if step.snapshot_id == snapshot:
             return True
         if step.summary is None or step.summary.operation != Operation.REPLACE:
             return False
     return snapshot is None
+
+
+def other_steps(target: Table, note: StepNote) -> list[str]:
+    """Return the other steps whose commits are in the target since a step began."""
+    steps: dict[str, None] = {}
+    for snapshot in ancestors(target):
+        if snapshot.snapshot_id == note.snapshot:
+            break
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        if (step := properties.get(STEP_ID, note.id)) != note.id:
+            steps[step] = None
+    return [*steps]
 
 
 def note_name(target: TableId) -> TableId:
@@ -187,7 +201,11 @@ def _load(lake: LakeBase, target: TableId) -> tuple[StepNote, Table] | None:
             return StepNote.of(table.properties[_NOTE]), table
         except (ValueError, TypeError, LookupError) as e:
             name = note_name(target)
-            raise CorruptMetadataError(f"{name} is no note of a step of {target}: {e}. Drop the table {name}") from e
+            raise CorruptMetadataError(
+                f"{name} is no note of a step of {target} ({type(e).__name__}: {e}), so an interrupted "
+                f"step is not known. If no job of {target} is running, compare {target} with its sources, and drop the "
+                f"table {name}: the next step continues from the watermark"
+            ) from e
     return None
 
 

@@ -101,8 +101,8 @@ class StepParameters:
             "is_initial": self.is_initial,
             "sources": {n: asdict(s) for n, s in self.sources.items()},
             "lookups": dict(self.lookups),
-            "ranges": {n: _range_to_json(r) for n, r in self.ranges.items()},
-            "keys": None if self.keys is None else [{n: _encoded(v)[1] for n, v in k.items()} for k in self.keys],
+            "ranges": {n: self._range_to_json(n, r) for n, r in self.ranges.items()},
+            "keys": None if self.keys is None else [{n: self._key(n, v)[1] for n, v in k.items()} for k in self.keys],
             "key_types": self._key_types(),
             "properties": dict(self.properties),
         }
@@ -132,7 +132,8 @@ class StepParameters:
             )
         except (ValueError, TypeError, LookupError, AttributeError) as e:
             raise JobError(
-                f"{VARIABLE} does not hold the parameters of a step ({e}): it is set by the step itself"
+                f"{VARIABLE} does not hold the parameters of a step ({type(e).__name__}: {e}): the step sets it; or "
+                "hand on the text of `step.json()` unchanged"
             ) from e
 
     @property
@@ -151,14 +152,16 @@ class StepParameters:
                 f"{len(self.keys or ()):,} keys changed. Leave `keys` out and read the changed rows from the ICDC "
                 "tables (LAKE_STEP_AFTER_..., LAKE_STEP_BEFORE_...), or use `ranges`"
             )
-        variables = {VARIABLE: text}
+        variables, names = {VARIABLE: text}, {VARIABLE: VARIABLE}
         for name, value in self.values().items():
             variable = "_".join([VARIABLE, *re.findall(r"[A-Za-z0-9]+", name)]).upper()
             if variable in variables:
                 raise JobError(
-                    f"{self.table}: two parameters are called {variable} in the environment: rename one of them"
+                    f"{self.table}: two parameters are called {variable} in the environment: {names[variable]} and "
+                    f"{name}. Name a range otherwise (`ranges: {{NAME: column}}`); a function (`python`) needs no "
+                    "variables"
                 )
-            variables[variable] = value
+            variables[variable], names[variable] = value, name
         return variables
 
     def run_config(self, op: str = "job") -> dict[str, Any]:
@@ -178,15 +181,34 @@ class StepParameters:
             values |= {f"{what}.{name}": value for what, value in asdict(source).items() if what != "is_empty"}
         values |= {f"snapshot.{name}": snapshot for name, snapshot in self.lookups.items()}
         for name, hull in self.ranges.items():
-            values |= {f"{what}.{name}": value for what, value in _range_to_json(hull).items() if what in _IN_VALUES}
+            fields = self._range_to_json(name, hull)
+            values |= {f"{what}.{name}": value for what, value in fields.items() if what in _IN_VALUES}
         return {name: _as_text(value) for name, value in values.items()}
 
     def _key_types(self) -> dict[str, str]:
-        return {n: kind for k in self.keys or () for n, v in k.items() if (kind := _encoded(v)[0]) is not None}
+        return {n: kind for k in self.keys or () for n, v in k.items() if (kind := self._key(n, v)[0]) is not None}
+
+    def _key(self, name: str, value: Any) -> tuple[str | None, Any]:
+        return _encoded(value, f"{self.table}: `keys`: {name}")
+
+    def _range_to_json(self, name: str, hull: FieldRange) -> dict[str, Any]:
+        where = f"{self.table}: `ranges`: {name}"
+        (low_type, low), (high_type, high) = _encoded(hull.low, where), _encoded(hull.high, where)
+        return {
+            "low": low,
+            "high": high,
+            "nulls": hull.nulls,
+            "nans": hull.nans,
+            "exact": hull.exact,
+            "has_values": hull.has_values,
+            "type": low_type or high_type,
+        }
 
 
 _IN_VALUES = ("low", "high", "nulls")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|(?<!\$)\{([a-z_]+(?:\.[^{}|]+)?)(?:\|([^{}]*))?\}")
+# The argument of a command that becomes spark-submit's `--conf` arguments.
+SPARK_CONF = "{spark_conf}"
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 
@@ -200,7 +222,7 @@ def current_step() -> StepParameters:
     if not text:
         raise JobError(
             f"{VARIABLE} is not set: no step started this process. Start it through a `lake_assets.CapturedJob`, or "
-            " with `env={**os.environ, **step.env}` in a block `with lake.step(...) as step`"
+            "with `env={**os.environ, **step.env}` in a block `with lake.step(...) as step`"
         )
     return StepParameters.of_json(text)
 
@@ -210,7 +232,7 @@ def names_in(command: Sequence[str]) -> set[str]:
     return {m[1] for argument in command for m in _PLACEHOLDER.finditer(argument) if m[1]}
 
 
-def filled(command: Sequence[str], step: StepParameters) -> list[str]:
+def filled(command: Sequence[str], step: StepParameters, setting: str = "command") -> list[str]:
     """Fill in the placeholders of a command: `{low.day}`, or `{low.day|1970-01-01}` with a text for a missing value.
 
     Each stays within its argument. In the text of a shell (`bash -c TEXT`), values are quoted. An argument that is
@@ -221,23 +243,21 @@ def filled(command: Sequence[str], step: StepParameters) -> list[str]:
     """
     values, arguments = step.values(), list[str]()
     for n, argument in enumerate(command):
-        if argument == "{spark_conf}":
+        if argument == SPARK_CONF:
             arguments += [a for k, v in step.spark_conf.items() for a in ("--conf", f"{k}={v}")]
             continue
         is_script = _is_script(command, n)
 
-        def value(match: re.Match[str], *, is_script: bool = is_script, argument: str = argument) -> str:
+        def value(match: re.Match[str], *, is_script: bool = is_script) -> str:
             name, default = match[1], match[2]
             if not name:
                 return match[0][0]
             if name not in values:
-                raise JobNotStartedError(
-                    f"{step.table}: `command`: {argument!r} names {name!r}; the names are {', '.join(values)}"
-                )
+                raise JobNotStartedError(f"{step.table}: `{setting}` names {name!r}; the names are {', '.join(values)}")
             if not (text := values[name] or default or "") and default is None:
                 raise JobNotStartedError(
-                    f"{step.table}: `command`: {argument!r}: {name} has no value in this step (its bound is "
-                    f"unknown or does not exist): give a default, as in {{{name}|1970-01-01}}"
+                    f"{step.table}: `{setting}`: {name} has no value in this step (an unknown bound, the start of "
+                    f"a first run): give it a text for this case, {{{name}|none}}, or an empty one, {{{name}|}}"
                 )
             return shlex.quote(text) if is_script else text
 
@@ -257,26 +277,13 @@ def _as_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _range_to_json(hull: FieldRange) -> dict[str, Any]:
-    (low_type, low), (high_type, high) = _encoded(hull.low), _encoded(hull.high)
-    return {
-        "low": low,
-        "high": high,
-        "nulls": hull.nulls,
-        "nans": hull.nans,
-        "exact": hull.exact,
-        "has_values": hull.has_values,
-        "type": low_type or high_type,
-    }
-
-
 def _range_of_json(fields: Mapping[str, Any]) -> FieldRange:
     low, high = (_decoded(fields["type"], fields[end]) for end in ("low", "high"))
     return FieldRange(low, high, fields["exact"], fields["nulls"], fields["nans"], fields["has_values"])
 
 
-def _encoded(value: Any) -> tuple[str | None, Any]:
-    """Return the type of a value, and the value as JSON has it."""
+def _encoded(value: Any, where: str) -> tuple[str | None, Any]:
+    """Return the type of a value, and the value as JSON has it; `where` begins the error about one that has none."""
     match value:
         case None:
             return None, None
@@ -298,7 +305,8 @@ def _encoded(value: Any) -> tuple[str | None, Any]:
             return "binary", value.hex()
         case _:
             raise JobError(
-                f"a value of type {type(value).__name__} cannot be handed to a job: use an expression that gives a text"
+                f"{where} has a value of type {type(value).__name__}, which cannot be handed to a job: use an "
+                "expression that gives a text"
             )
 
 

@@ -69,14 +69,16 @@ def of_source(by: ByColumn, source: str) -> str | None:
     return by if isinstance(by, str) else by.get(source)
 
 
-def check_columns(table: TableId, declared: Mapping[str, Mapping[str, ByColumn]], sources: Sequence[TableId]) -> None:
-    """Check that what is declared by source names sources.
+def check_columns(
+    table: TableId, ranges: Mapping[str, ByColumn], keys: Mapping[str, ByColumn], sources: Sequence[TableId]
+) -> None:
+    """Check that what is declared by source names sources, and that a source has all keys or none.
 
     Raises:
-        PipelineError: one does not.
+        PipelineError: one does not; or a source has an expression for some keys only.
     """
     names = [str(s) for s in sources]
-    for setting, values in declared.items():
+    for setting, values in (("ranges", ranges), ("keys", keys)):
         for name, by in values.items():
             for source in () if isinstance(by, str) else by:
                 if source not in names:
@@ -84,6 +86,14 @@ def check_columns(table: TableId, declared: Mapping[str, Mapping[str, ByColumn]]
                         f"{table}: `{setting}`: {name} names {source}, which is no source{nearest(source, names)}: the "
                         f"sources are {', '.join(names)}"
                     )
+    for source in names:
+        missing = [name for name, by in keys.items() if of_source(by, source) is None]
+        if missing and len(missing) < len(keys):
+            others = ", ".join(name for name in keys if name not in missing)
+            raise PipelineError(
+                f"{table}: `keys`: {', '.join(missing)} has no expression over {source}, and {others} has. Give it "
+                f"one; or name all keys by source and leave {source} out: its changes then belong to no key"
+            )
 
 
 def names_of(tables: Sequence[str | TableId]) -> tuple[TableId, ...]:
@@ -91,16 +101,19 @@ def names_of(tables: Sequence[str | TableId]) -> tuple[TableId, ...]:
     return tuple(dict.fromkeys(map(TableId.parse, tables)))
 
 
-def columns_by_name(declared: Sequence[str] | Mapping[str, ByColumn] | None) -> dict[str, ByColumn]:
+def columns_by_name(
+    table: TableId, setting: Literal["ranges", "keys"], declared: Sequence[str] | Mapping[str, ByColumn]
+) -> dict[str, ByColumn]:
     """Return ranges or keys by name; a list names columns.
 
     Raises:
-        PipelineError: a mapping by source names no table.
+        PipelineError: a name has no column.
     """
-    if declared is None:
-        return {}
     by_name: dict[str, ByColumn] = dict(declared if isinstance(declared, Mapping) else {n: n for n in declared})
     for name, by in by_name.items():
         if not by:
-            raise PipelineError(f"{name!r}: name a column, or a column by source")
+            raise PipelineError(
+                f"{table}: `{setting}`: {name!r} has no column: write `{{{name}: column}}`, or by source "
+                f"`{{{name}: {{layer.table: column}}}}`"
+            )
     return by_name

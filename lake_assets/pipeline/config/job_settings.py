@@ -15,7 +15,7 @@ from lake_assets.errors import ModelError, PipelineError
 from lake_assets.jobs.job_commands import CommandJob, DbtJob, NotebookJob
 from lake_assets.jobs.job_functions import FunctionJob
 from lake_assets.jobs.job_spec import Job, JobSpec
-from lake_assets.jobs.step_parameters import names_in
+from lake_assets.jobs.step_parameters import SPARK_CONF, names_in
 from lake_assets.jobs.step_settings import StepSettings, check_columns, columns_by_name, names_of
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
@@ -154,8 +154,7 @@ class JobSettings(Batches, TableSettings):
     def _columns(self) -> Iterator[str]:
         with as_value_errors():
             settings = self.step("")
-            columns = {"ranges": settings.ranges, "keys": settings.keys}
-            check_columns(settings.table, columns, settings.sources)
+            check_columns(settings.table, settings.ranges, settings.keys, settings.sources)
         if both := set(settings.sources) & {*settings.lookups, settings.table}:
             yield f"{self.table}: {', '.join(map(str, sorted(both)))} cannot be an input and something else"
         known = ["table", "id", "is_empty", "is_initial", "properties", "spark_conf"]
@@ -163,8 +162,14 @@ class JobSettings(Batches, TableSettings):
         known += [f"{what}.{s}" for s in settings.sources for what in _OF_SOURCES]
         known += [f"snapshot.{t}" for t in settings.lookups]
         output = self.notebook.output if self.notebook else None
-        for name in sorted(names_in([*self.command, *self.env.values(), *([output] if output else [])])):
-            if name not in known:
+        texts = [*(a for a in self.command if a != SPARK_CONF), *self.env.values(), *([output] if output else [])]
+        for name in sorted(names_in(texts)):
+            if name == SPARK_CONF.strip("{}"):
+                yield (
+                    f"{self.table}: {SPARK_CONF} becomes several arguments, so it stands alone in `command`: "
+                    f'[spark-submit, "{SPARK_CONF}", daily.py]'
+                )
+            elif name not in known:
                 yield (
                     f"{self.table}: no parameter is called {name!r}{nearest(name, known)}: known: {', '.join(known)}. "
                     "A brace that is meant as such is written twice"
@@ -172,11 +177,12 @@ class JobSettings(Batches, TableSettings):
 
     def step(self, owner: str) -> StepSettings:
         """Return what the job's steps are declared to do."""
+        table = TableId.parse(self.table)
         return StepSettings(
-            TableId.parse(self.table),
+            table,
             names_of(self.inputs),
-            columns_by_name(self.ranges),
-            columns_by_name(self.keys),
+            columns_by_name(table, "ranges", self.ranges),
+            columns_by_name(table, "keys", self.keys),
             names_of(self.lookups),
             timedelta(seconds=seconds_of(self.lifetime)) if self.lifetime is not None else None,
             self.writes,
