@@ -8,9 +8,10 @@ from typing import Literal
 
 from lake_assets.errors import ConcurrentWriteError, JobError, TableNotFoundError
 from lake_assets.jobs import step_notes
-from lake_assets.jobs.step_notes import STEP_ID, StepNote
+from lake_assets.jobs.step_notes import STEP_ID, StepNote, WindowNote
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata.watermark import Watermarks, to_properties
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.watermark import Watermark, Watermarks, to_properties
 from lake_assets.runtime.processes import is_gone
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.arrow_writes import write_arrow
@@ -75,7 +76,16 @@ def settle(lake: LakeBase, table: TableId, decision: Literal["done", "rerun"]) -
     note = step_notes.change(lake, note, attempt=uuid.uuid4().hex, processes=())
     if note.state(target) != "done":
         base = known_marks(target)
-        marks = {**base, **{s: w.head for s, w in note.windows.items()}}
+        ends = {s: w.head for s, w in note.windows.items() if not _is_beyond(lake, base.get(s), s, w)}
+        marks = {**base, **ends}
         move_watermark(lake, table, base, {**to_properties(marks), STEP_ID: note.id})
     step_notes.remove(lake, note)
     return note
+
+
+def _is_beyond(lake: LakeBase, mark: Watermark | None, source: str, window: WindowNote) -> bool:
+    """Whether another writer has moved a watermark beyond the end of a window meanwhile."""
+    table = lake.find(source)
+    if mark is None or mark.snapshot is None or table is None or mark.uuid != window.uuid:
+        return False
+    return window.head.snapshot in {s.snapshot_id for s in ancestors(table, mark.snapshot)}

@@ -25,8 +25,9 @@ from lake_assets.jobs.captured_step import CapturedStep, captured_step
 from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.metadata_commits import commit
+from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
 from tests.support.cli import invoke
-from tests.support.daily_job import DAILY, PLAYS, SCHEMA, append, job, new_rows, note, play, rows_of
+from tests.support.daily_job import DAILY, PLAYS, SCHEMA, append, job, new_rows, note, play, rows_of, rows_of_play
 from tests.support.upkeep import expire
 
 TARGET = TableId.parse(DAILY)
@@ -277,3 +278,17 @@ def test_after_lost_history_everything_is_computed_again_as_the_error_says(media
         with lake.step(DAILY, [PLAYS], **yaml.safe_load(found[1])) as step:
             lake.table(DAILY).overwrite(new_rows(lake, step), snapshot_properties=step.properties)
     goes_on(lake)
+
+
+def test_a_step_that_is_done_does_not_take_back_a_watermark_that_is_further(media: Lake) -> None:
+    job(media)
+    play(media, (3, 3, 3))
+    interrupted(media)
+    play(media, (4, 4, 4))
+    head = media.table(PLAYS).metadata.current_snapshot_id
+    assert head is not None
+    marks = {PLAYS: Watermark(str(media.table(PLAYS).metadata.table_uuid), head)}
+    append(media, rows_of_play(4, 4, 4), to_properties(marks))  # by a writer that does not know of steps
+    assert invoke("step", DAILY, "--done").exit_code == 0
+    assert read_marks(media.table(DAILY))[PLAYS].snapshot == head
+    goes_on(media)
