@@ -93,8 +93,8 @@ def test_a_new_version_of_a_model_over_changed_rows_computes_everything(
 @pytest.mark.parametrize(
     ("kind", "declared", "told"),
     [
-        ("DOUBLE", {}, "`replace: k` has type double, which has no order"),
-        ("BINARY", {}, "`replace: k` has type binary, which has no order"),
+        ("DOUBLE", {}, "`replace: k` has type double, whose ranges cannot be replaced"),
+        ("BINARY", {}, "`replace: k` has type binary, whose ranges cannot be replaced"),
         ("STRING", {"back": 3}, "`back` is for dates, times and numbers, not for string"),
         ("DATE", {"back": 6}, "`back` is 6, and k of type date: write a duration"),
         ("TIMESTAMP", {"forward": "6"}, "`forward` is 6, and k of type timestamp: write a duration"),
@@ -166,8 +166,12 @@ def starred(*t: Changes) -> DataFrame:
         (one, {"write": "merge", "key": 5}, "5 is not the name of a column"),
         (one, {"write": "merge", "key": ""}, "'' is not the name of a column"),
         (one, {"write": "replace-keys", "replace": {"id": 5}}, "`replace`: 5 is not the SQL expression of id"),
-        (one, {"write": "append", "full": two}, "`full` has other parameters than the function: t"),
-        (one, {"write": "append", "full": "two"}, "'two' is not a function"),
+        (
+            one,
+            {"write": "append", "full": two},
+            "`full` has other parameters than the function: declare them as t: Changes",
+        ),
+        (one, {"write": "append", "full": "two"}, "`full`: str is not a function"),
         (partial(one), {"write": "append"}, "is not a function"),
         (one, {"write": "append", "table": None}, "None is not a table name"),
         (one, {"write": "append", "inputs": {"t": None}}, "None is not a table name"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,9 +20,9 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.models.operators.kept_frames import Bounds, Frame, Frames
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span, rows_at
-from lake_assets.models.python.python_model import Function, where_is
+from lake_assets.models.python.python_model import Function, place_of, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.python.result_writes import DELETED, as_stored
+from lake_assets.models.python.result_writes import DELETED, as_stored, check_range
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.tables.pending_windows import Window, head_of
 
@@ -75,16 +76,22 @@ class FunctionCall:
         except LakeError:
             raise
         except PySparkException as e:
-            raise ModelError(f"{where}: model {self._spec.table}: Spark does not accept {name}: {first_line(e)}") from e
+            why = f"Spark does not accept {name}: {first_line(e)}{self._line(e)}"
+            raise ModelError(f"{where}: model {self._spec.table}: {why}") from e
         except (Exception, SystemExit) as e:
-            raise ModelError(
-                f"{where}: model {self._spec.table}: {name} raised {type(e).__name__}: {first_line(e)}"
-            ) from e
+            why = f"{name} raised {type(e).__name__}: {first_line(e)}{self._line(e)}"
+            raise ModelError(f"{where}: model {self._spec.table}: {why}") from e
         if not isinstance(rows, DataFrame):  # pyright: ignore[reportUnnecessaryIsInstance] (users' code)
             raise ModelError(
                 f"{where}: model {self._spec.table}: {name} returned {type(rows).__name__}: return a DataFrame of Spark"
             )
         return as_stored(rows)
+
+    def _line(self, error: BaseException) -> str:
+        """Return the last line of the function's file that an error went through; empty if there is none."""
+        place, frames = place_of(self._function), traceback.walk_tb(error.__traceback__)
+        lines = [line for frame, line in frames if place and frame.f_code.co_filename == place[0]]
+        return f" (line {lines[-1]})" if lines else ""
 
     def check_replaced(self, types: Mapping[str, str]) -> None:
         """Raise ModelError for a replaced column's expression that Spark does not accept as the value of one row."""
@@ -106,10 +113,20 @@ class FunctionCall:
         )
 
     def find_affected(self, types: Mapping[str, str]) -> None:
-        """Find the values of the replaced columns over all changed rows, before and after the change."""
+        """Find the values of the replaced columns over all changed rows, before and after the change.
+
+        Raises:
+            ModelError: the table, whose rows are kept, has no such columns, or no ranges of them.
+        """
         model, spark = self._spec.model, self._lake.spark()
         if missing := [c for c in model.replace if c not in types]:
-            raise ModelError(f"{model.where}: model {model.table}: `replace`: it has no column {', '.join(missing)}")
+            raise ModelError(
+                f"{model.where}: model {model.table}: `replace` names {', '.join(missing)}, and the table has "
+                f"{', '.join(types)}. Its rows are not computed again: {model.past}. Name columns that it has, or "
+                "declare `on_query_change: rebuild` if the inputs tell all rows"
+            )
+        if model.write == "replace-ranges":
+            check_range(self._spec, types)
         parts: list[DataFrame] = []
         for parameter, table in self._spec.inputs.items():
             if self.captures[table].is_empty:
@@ -141,7 +158,8 @@ class FunctionCall:
         model = self._spec.model
         if not model.replace:
             raise ModelError(
-                f"only `replace-keys` and `replace-ranges` have affected rows, and its `write` is {model.write}"
+                f"only `replace-keys` and `replace-ranges` have affected rows, and its `write` is {model.write}: "
+                "declare one of them, or read the changed rows (`rows`; in SQL: `changes`)"
             )
         return Affected(self.frame.frame if self.frame else None, self.frame, self.span)
 
@@ -177,18 +195,9 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "decimal")
 
 
 def span_of(spec: PythonModelSpec, frame: Frame) -> Span:
-    """Return the range that a step replaces, and the range that is read for it.
-
-    Raises:
-        ModelError: the column's values have no range.
-    """
+    """Return the range that a step replaces, and the range that is read for it."""
     (column,) = spec.model.replace
-    bounds = frame.bounds.get(column)
-    if bounds is None:
-        raise ModelError(
-            f"{spec.model.where}: model {spec.table}: `replace: {column}` has a type without an order. "
-            "Choose a number, date, time or text column, or write `replace-keys`"
-        )
+    bounds = frame.bounds[column]
     nulls = bounds.non_null < frame.rows
     if spec.model.cumulative and nulls:
         # Rows without a value come before all others.
@@ -218,8 +227,7 @@ def _shifted(bounds: Bounds, value: str, *by: float) -> str:
         return f"date_add({end}, {days})"
     if kind.startswith("timestamp"):
         return f"({end} + INTERVAL '{sum(by)}' SECOND)"
-    if kind not in _NUMBERS:
-        raise ModelError(f"`back` and `forward` are for dates, times and numbers, not for {bounds.type}")
+    assert kind in _NUMBERS, kind
     # Computed here: in Spark, the sum could exceed the type.
     with localcontext(prec=100):
         return f"{sum((Decimal(str(b)) for b in by), Decimal(value)):f}BD"

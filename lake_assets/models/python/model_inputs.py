@@ -20,6 +20,7 @@ from lake_assets.capture import Capture, FieldRange
 from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
+from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.kept_frames import Frame, types_of
 from lake_assets.models.steps.model_sources import schema_at
@@ -121,7 +122,8 @@ class Changes:
 
     def _range(self, column: str) -> FieldRange:
         if column not in self.ranges:
-            raise ModelError(f"{self.name} has no range of {column!r}: it has ranges of {', '.join(self.ranges)}")
+            near = nearest(column, self.ranges)
+            raise ModelError(f"{self.name} has no range of {column!r}{near}: it has ranges of {', '.join(self.ranges)}")
         return self.ranges[column]
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from lake_assets.errors import InvalidNameError, ModelError
 from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup
 from lake_assets.tables.writing.table_state import APPENDED
 
@@ -154,8 +155,8 @@ def model(
                 _parameters(function, table),
                 where_is(function),
                 write,
-                names_of(key),
-                replaced(write, names_of(key), replace),
+                names_of("key", key),
+                replaced(write, names_of("key", key), replace),
                 _named_tables(inputs or {}),
                 full,
                 str(version),
@@ -166,8 +167,9 @@ def model(
                 on_query_change,
                 settings,
             )
-            if full is not None and _parameters(full, table) != declared.parameters:
-                raise ValueError(f"`full` has other parameters than the function: {', '.join(declared.parameters)}")
+            if full is not None and _parameters(full, table, "`full`: ") != declared.parameters:
+                wanted = ", ".join(f"{p}: {kind.__name__}" for p, kind in declared.parameters.items())
+                raise ValueError(f"`full` has other parameters than the function: declare them as {wanted}")
         except (ValueError, InvalidNameError) as e:
             raise ModelError(f"{where_is(function)}: model {table}: {e}") from e
         return declared
@@ -187,8 +189,8 @@ def place_of(function: Function) -> tuple[str, int] | None:
     return (code.co_filename, code.co_firstlineno) if code else None
 
 
-def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple.
+def names_of(setting: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of columns in a setting as a tuple.
 
     Raises:
         ValueError: something else is among them.
@@ -196,7 +198,7 @@ def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
     given: Any = names
     listed = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
     if wrong := [n for n in listed if not isinstance(n, str) or not n]:
-        raise ValueError(f"{wrong[0]!r} is not the name of a column")
+        raise ValueError(f"`{setting}`: {wrong[0]!r} is not the name of a column: write one name, or a list of names")
     return listed
 
 
@@ -205,8 +207,10 @@ def replaced(
 ) -> dict[str, str | Mapping[str, str]]:
     """Return the expression of each replaced column; see `model`."""
     if isinstance(replace, Mapping):
+        names_of("replace", list(replace))
         return dict(replace)
-    names = key if replace is None and write == "replace-keys" else names_of(() if replace is None else replace)
+    is_by_key = replace is None and write == "replace-keys"
+    names = key if is_by_key else names_of("replace", () if replace is None else replace)
     return {n: f"`{n.replace('`', '``')}`" for n in names}
 
 
@@ -214,7 +218,13 @@ def _named_tables(inputs: Mapping[str, str]) -> dict[str, str]:
     given: Any = inputs
     if not isinstance(given, Mapping):
         raise ValueError(f'`inputs` is {given!r}: name the table of a parameter: inputs={{"parameter": "layer.name"}}')
-    return {parameter: str(TableId.parse(name)) for parameter, name in inputs.items()}
+    named: dict[str, str] = {}
+    for parameter, name in inputs.items():
+        try:
+            named[parameter] = str(TableId.parse(name))
+        except InvalidNameError as e:
+            raise ValueError(f"`inputs`: {parameter}: {e}") from e
+    return named
 
 
 def _check(declared: PythonModel) -> None:
@@ -240,35 +250,67 @@ def _check(declared: PythonModel) -> None:
     if write == "merge" and not declared.key:
         raise ValueError("`merge` replaces rows by their key: declare `key`")
     if write == "append" and declared.key:
-        raise ValueError("appended rows have no `key`: two of them may share its values; use `merge`")
+        raise ValueError(
+            "appended rows have no `key`: two of them may share its values. Leave it out, or declare `write: merge`"
+        )
     is_replacing = write in ("replace-keys", "replace-ranges")
     if is_replacing and not declared.replace:
-        raise ValueError(f"`{write}` needs the columns whose affected values are replaced: declare `replace`")
+        either = "`replace`, or `key`" if write == "replace-keys" else "`replace`"
+        raise ValueError(f"`{write}` needs the columns whose affected values are replaced: declare {either}")
     if write == "replace-ranges" and len(declared.replace) > 1:
-        raise ValueError(f"`replace-ranges` replaces the range of one column; `replace` has {len(declared.replace)}")
+        raise ValueError(
+            f"`replace-ranges` replaces the range of one column; `replace` has {len(declared.replace)}. Name one, or "
+            "declare `write: replace-keys`"
+        )
     if declared.replace and not is_replacing:
-        raise ValueError(f"`replace` is for replace-keys and replace-ranges, not for {write}")
+        raise ValueError(
+            f"`replace` is for replace-keys and replace-ranges, not for {write}: leave it out, or declare one of these"
+        )
     if write != "replace-ranges" and (declared.cumulative or declared.back or declared.forward):
-        raise ValueError(f"`cumulative`, `back` and `forward` are for replace-ranges, not for {write}")
+        raise ValueError(
+            f"`cumulative`, `back` and `forward` are for replace-ranges, not for {write}: leave them out, or declare "
+            "`write: replace-ranges`"
+        )
     if Affected in kinds.values() and not is_replacing:
         raise ValueError(f"`{write}` has no affected keys or range: remove the parameter of type Affected")
-    if not any(kind is Changes for kind in kinds.values()):
-        raise ValueError("no parameter of its function is of type Changes, so nothing would trigger the model")
+    _check_inputs(declared)
+
+
+def _check_inputs(declared: PythonModel) -> None:
+    """Raise ValueError for inputs, or expressions over them, that contradict the parameters of the function."""
+    kinds = declared.parameters
+    if not (changed := [p for p, kind in kinds.items() if kind is Changes]):
+        raise ValueError(
+            "no parameter of its function is of type Changes, so nothing would trigger the model: annotate the table "
+            "whose changes it applies as Changes"
+        )
     if wrong := [p for p in declared.tables if p not in kinds]:
-        raise ValueError(f"`inputs` names {', '.join(wrong)}; the function has {', '.join(kinds)}")
+        raise ValueError(
+            f"`inputs` names {', '.join(wrong)}{nearest(wrong[0], kinds)}; the function has {', '.join(kinds)}: name "
+            "its parameters"
+        )
     for column, of in declared.replace.items():
         expressions: list[Any] = [*of.values()] if isinstance(of, Mapping) else [of]
         if wrong := [e for e in expressions if not isinstance(e, str) or not e]:
-            raise ValueError(f"`replace`: {wrong[0]!r} is not the SQL expression of {column}")
-        if isinstance(of, Mapping) and (wrong := [p for p in of if kinds.get(p) is not Changes]):
-            raise ValueError(f"`replace`: {column} names {', '.join(wrong)}, which is no parameter of type Changes")
-        if isinstance(of, Mapping) and (missing := [p for p, k in kinds.items() if k is Changes and p not in of]):
-            raise ValueError(f"`replace`: {column} has no expression for {', '.join(missing)}")
+            raise ValueError(
+                f"`replace`: {wrong[0]!r} is not the SQL expression of {column}: write a text such as to_date(at)"
+            )
+        if isinstance(of, Mapping) and (wrong := [p for p in of if p not in changed]):
+            raise ValueError(
+                f"`replace`: {column} has an expression for {', '.join(map(str, wrong))}, whose changes the model does "
+                f"not read: write one for each of {', '.join(changed)}"
+            )
+        if isinstance(of, Mapping) and (missing := [p for p in changed if p not in of]):
+            raise ValueError(
+                f"`replace`: {column} has no expression for {', '.join(missing)}: add it, or write one expression for "
+                "all inputs"
+            )
 
 
-def _parameters(function: Function, table: str) -> dict[str, Kind]:
-    if not inspect.isfunction(function):
-        raise ModelError(f"model {table}: {function!r} is not a function that was declared with `def`")
+def _parameters(function: Function, table: str, setting: str = "") -> dict[str, Kind]:
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        kind = "lambda" if inspect.isfunction(function) else type(function).__name__
+        raise ValueError(f"{setting}{kind} is not a function: declare one with `def`, and annotate its parameters")
     try:
         hints = typing.get_type_hints(function)
     except NameError:

@@ -80,7 +80,8 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
     def check_due(self, due: DueModel) -> None:
         """Raise DefinitionChangedError if the declaration has changed, and the model is declared to stop."""
         name, stops = self.spec.table, self.is_stopped_by_change and not due.rebuild
-        if stops and due.table is not None and not due.begun and not self.past(due.table):
+        is_changed = due.table is not None and not self.is_same_definition(due.table)
+        if stops and is_changed and not self.past(due.table):
             raise DefinitionChangedError(
                 f"{name} was built by another declaration, and it declares `on_query_change: stop`. Restore the former "
                 f"one, or run `lake-assets rebuild {name}`. With `on_query_change: rebuild`, the next run does so"
@@ -158,7 +159,10 @@ def _absorb_changes(
         return writer.nothing("no row of its inputs changed")
     if any(not call.captures[t].is_empty for t in spec.watched_lookups):
         return writer.everything(call.from_the_beginning().rows(), "a lookup changed", again=True)
+    other_columns = "its columns, or their types, changed"
     if spec.model.replace:
+        if not spec.model.past and not set(spec.model.replace).issubset(types):
+            return writer.everything(call.from_the_beginning().rows(), other_columns, again=False)
         call.find_affected(types)
         if not (call.frame and call.frame.rows):
             return writer.nothing("no row of its inputs changed")
@@ -167,5 +171,5 @@ def _absorb_changes(
         if spec.model.past:
             return writer.with_columns_of(rows).apply(rows, call.frame, call.span)
         whole = call.from_the_beginning()
-        return writer.everything(whole.rows(), "its columns, or their types, changed", again=False)
+        return writer.everything(whole.rows(), other_columns, again=False)
     return writer.apply(rows, call.frame, call.span)

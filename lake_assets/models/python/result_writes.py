@@ -62,9 +62,8 @@ class ResultWriter:
 
     def columns_differ(self, rows: DataFrame, types: Mapping[str, str]) -> bool:
         """Whether returned rows have other columns, or other types, than the table."""
-        columns = types_of(rows)
-        is_twice = len(columns) < len(rows.columns)
-        return is_twice or {c: k for c, k in columns.items() if c != self._flag} != dict(types)
+        is_twice = len(types_of(rows)) < len(rows.columns)
+        return is_twice or self._types_of(rows) != dict(types)
 
     def with_columns_of(self, rows: DataFrame) -> ResultWriter:
         """Add the new columns of rows to the table, and return the writer of the table with them.
@@ -74,8 +73,8 @@ class ResultWriter:
             ConcurrentWriteError: another writer has changed the table.
         """
         commit, table = self.commit, self.spec.table
-        types = {c: k for c, k in types_of(rows).items() if c != self._flag}
-        self._check(rows.drop(self._flag) if self._flag else rows, types)
+        types = self._types_of(rows)
+        self._check(self._unflagged(rows), types)
         commit.check_unchanged()
         existing = columns_of(commit.lake, table)
         for change in [c for name, kind in types.items() for c in self._change(existing, name, kind)]:
@@ -122,6 +121,9 @@ class ResultWriter:
         types, write = columns_of(self.commit.lake, self.spec.table), self.spec.model.write
         self.commit.check_audits(types)
         writer = TableWriter(self.commit, types)
+        if self.spec.is_kept:
+            # Another declaration may have built the table.
+            self._check(self._unflagged(rows), self._types_of(rows))
         rows, columns = self._fitting(rows, types), [quote(c) for c in types]
         match write:
             case "append":
@@ -146,10 +148,17 @@ class ResultWriter:
         """The column that marks deleted rows; not a column of the table."""
         return DELETED if self.spec.model.write == "merge" else ""
 
+    def _types_of(self, rows: DataFrame) -> dict[str, str]:
+        """Return the types of returned rows by column, without the flag."""
+        return {c: k for c, k in types_of(rows).items() if c != self._flag}
+
+    def _unflagged(self, rows: DataFrame) -> DataFrame:
+        return rows.drop(self._flag) if self._flag else rows
+
     def _fitting(self, rows: DataFrame, types: Mapping[str, str]) -> DataFrame:
         """Return rows with the table's columns: those that its former rows alone have are null."""
         existing = types_of(rows)
-        if not self.spec.model.past or {c: k for c, k in existing.items() if c != self._flag} == dict(types):
+        if not self.spec.model.past or self._types_of(rows) == dict(types):
             return rows
         own = [quote(c) for c in existing if c == self._flag]
         columns = [f"CAST({quote(c) if c in existing else 'NULL'} AS {k}) AS {quote(c)}" for c, k in types.items()]
@@ -161,10 +170,11 @@ class ResultWriter:
         for setting, names in (("key", model.key), ("replace", model.replace)):
             if missing := [c for c in names if c not in types]:
                 raise ModelError(
-                    f"{where}: `{setting}` names {', '.join(missing)}; the rows of its function have {', '.join(types)}"
+                    f"{where}: `{setting}` names {', '.join(missing)}; the rows of its function have "
+                    f"{', '.join(types)}: name columns among them"
                 )
         if duplicates := sorted(caseless(names[0]) for names in clashes(rows.columns)):
-            raise ModelError(f"{where}: two columns are called {', '.join(duplicates)}")
+            raise ModelError(f"{where}: two columns are called {', '.join(duplicates)}: rename one")
         if reserved := [c for c in types if is_of_iceberg(c)]:
             raise ModelError(f"{where}: {', '.join(reserved)}: Iceberg has columns of this name itself: rename them")
         if own := [c for c in types if _OWN.fullmatch(c)]:
@@ -173,27 +183,14 @@ class ResultWriter:
             raise ModelError(f"{where}: a table cannot have columns of the type of {', '.join(unsupported)}: cast them")
         for setting, names in (("key", model.key), ("replace", model.replace)):
             if maps := [c for c in names if "map<" in types[c]]:
-                raise ModelError(f"{where}: `{setting}` names {', '.join(maps)}: values of MAP cannot be compared")
+                raise ModelError(
+                    f"{where}: `{setting}` names {', '.join(maps)}: values of MAP cannot be compared. Name other "
+                    "columns, or return the values as texts (to_json)"
+                )
         if model.write == "replace-ranges":
-            self._check_range(types, where)
+            check_range(self.spec, types)
         if self.spec.partitions:
             self.spec.partitions.check(self.spec.table, types)
-
-    def _check_range(self, types: Mapping[str, str], where: str) -> None:
-        (column,) = self.spec.model.replace
-        if not has_bounds(kind := types[column]):
-            raise ModelError(
-                f"{where}: `replace: {column}` has type {kind}, which has no order. Choose a number, date, time or "
-                "text column, or write `replace-keys`"
-            )
-        for setting in ("back", "forward"):
-            value, by = getattr(self.spec.model, setting), getattr(self.spec, setting)
-            if by and kind == "string":
-                raise ModelError(f"{where}: `{setting}` is for dates, times and numbers, not for {kind}")
-            has_unit, is_time = not str(value).strip()[-1:].isdigit(), kind.startswith(("date", "timestamp"))
-            if by and has_unit != is_time:
-                wanted = "a duration, such as 6d or 12h" if is_time else "a number"
-                raise ModelError(f"{where}: `{setting}` is {value}, and {column} of type {kind}: write {wanted}")
 
     def _check_key(self, rows: DataFrame) -> None:
         if duplicate := duplicate_key(rows, key := self.spec.model.key):
@@ -267,18 +264,36 @@ class ResultWriter:
             where = ""
             new, old = matching(rows, affected, names), matching(stored, affected, names)
         new = self._materialize_checked(new) if key else self.frames.materialize(new)
+
+        def others() -> DataFrame:
+            if where:
+                return stored.where(f"NOT coalesce({where}, false)")
+            return matching(stored, affected, names, are_not=True)
+
         if incomparable(types):
             # Iceberg deletes by a condition only whole files: all rows are written again.
-            others = (
-                stored.where(f"NOT coalesce({where}, false)")
-                if where
-                else matching(stored, affected, names, are_not=True)
-            )
-            writer.overwrite(others.unionByName(new))
+            writer.overwrite(others().unionByName(new))
             return
         delta = signed(self.frames.view(new), self.frames.view(old), types)
-        if refused := writer.change(delta, key) if key else writer.count_copies(delta):
+        if key:
+            if not writer.change(delta, key):
+                return
+            self._check_others(new, others())
+            # Another program gave the table several rows of a key: all are replaced.
+        if refused := writer.count_copies(delta):
             raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it meanwhile: {refused.reason}")
+
+    def _check_others(self, new: DataFrame, others: DataFrame) -> None:
+        """Raise KeyMissingError if stored rows that are not replaced share keys with the new rows."""
+        key, model = self.spec.model.key, self.spec.model
+        keys = self.frames.measure(new.select(*map(quote, key)).distinct())
+        if shared := matching(others, keys, {k: quote(k) for k in key}).select(*map(quote, key)).first():
+            by = ", ".join(c for c in model.replace if c not in key)
+            raise KeyMissingError(
+                f"{model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and {tuple(shared)} "
+                "is the key of a returned row and of a stored one that is not replaced, since it has other values of "
+                f"{', '.join(model.replace)}: add {by} to the key, or correct the inputs"
+            )
 
     def _replace_each(self, writer: TableWriter, rows: DataFrame, affected: Frame, types: Mapping[str, str]) -> None:
         """Replace the one row of each affected key, without reading the stored rows before the MERGE."""
@@ -292,6 +307,24 @@ class ResultWriter:
         joined = self.frames.materialize(keys.join(new, on, "left").selectExpr(*columns, FOUND))
         self._check_key(joined)
         writer.replace(joined, key, at_most=affected.rows)
+
+
+def check_range(spec: PythonModelSpec, types: Mapping[str, str]) -> None:
+    """Raise ModelError if ranges of the replaced column cannot be replaced, or not with `back` and `forward`."""
+    (column,), where = spec.model.replace, f"{spec.model.where}: model {spec.table}"
+    if not has_bounds(kind := types[column]):
+        raise ModelError(
+            f"{where}: `replace: {column}` has type {kind}, whose ranges cannot be replaced. Choose a column of "
+            "integers, decimals, dates, times or texts, or declare `write: replace-keys`"
+        )
+    for setting in ("back", "forward"):
+        value, by = getattr(spec.model, setting), getattr(spec, setting)
+        if by and kind == "string":
+            raise ModelError(f"{where}: `{setting}` is for dates, times and numbers, not for {kind}: leave it out")
+        has_unit, is_time = not str(value).strip()[-1:].isdigit(), kind.startswith(("date", "timestamp"))
+        if by and has_unit != is_time:
+            wanted = "a duration, such as 6d or 12h" if is_time else "a number"
+            raise ModelError(f"{where}: `{setting}` is {value}, and {column} of type {kind}: write {wanted}")
 
 
 _UNSTORABLE = (NullType, VariantType, DayTimeIntervalType, YearMonthIntervalType, CalendarIntervalType)

@@ -31,7 +31,16 @@ from lake_assets.tables.spark_frames import new_name, over
 
 # In the rendered SQL, the rows that a template names are tables of this layer.
 _LAYER = "__lake_rows"
-FUNCTIONS = ("changes", "feed", "keys", "affected", "low", "high")
+# The functions of templates, each with an example of its arguments.
+_EXAMPLES = {
+    "changes": "'layer.name'",
+    "feed": "'layer.name', 'id'",
+    "keys": "'layer.name', 'id'",
+    "affected": "'layer.name'",
+    "low": "'layer.name', 'day'",
+    "high": "'layer.name', 'day'",
+}
+FUNCTIONS = tuple(_EXAMPLES)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -108,9 +117,9 @@ class SqlTemplate:
             return name
 
         def value(kind: str, table: TableId, *arguments: str) -> str:
-            if (changes := of.get(str(table))) is None:
-                raise ModelError(f"{table} is named only under a condition: name it outside of conditions as well")
-            assert isinstance(changes, Changes)
+            changes = of.get(str(table))
+            if not isinstance(changes, Changes):
+                raise ModelError(_under_condition(table))
             if kind in ("low", "high"):
                 (column,) = arguments
                 return _typed(sql_value(getattr(changes, kind)(column)), changes.table, column)
@@ -122,13 +131,16 @@ class SqlTemplate:
             }[kind]()
             return f"{_LAYER}.{view(rows)}"
 
+        def rows_of(table: TableId) -> str:
+            if table.namespace == (_LAYER,):
+                return table.name
+            if str(table) not in of:
+                raise self._error(_under_condition(table), self.line_of(table))
+            return view(of[str(table)].table)
+
         sql = self._rendered(value)
         spark = next(iter(inputs.values())).table.sparkSession
-        text = text_over(
-            parse(self.name, sql, is_maintained=False),
-            sql,
-            lambda t: t.name if t.namespace == (_LAYER,) else view(of[str(t)].table),
-        )
+        text = text_over(parse(self.name, sql, is_maintained=False), sql, rows_of)
         try:
             return over(spark, text, frames)
         except PySparkException as e:
@@ -147,9 +159,13 @@ class SqlTemplate:
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
         def function(kind: str) -> Callable[..., str]:
-            def call(table: Any, *arguments: Any) -> str:
-                if wrong := [a for a in (table, *arguments) if not isinstance(a, str)]:
-                    raise ModelError(f"{kind}() takes texts, and {wrong[0]!r} is not a text")
+            def call(*texts: Any, **named: Any) -> str:
+                example = f"write {kind}({_EXAMPLES[kind]})"
+                if wrong := [a for a in (*texts, *named.values()) if not isinstance(a, str)]:
+                    raise ModelError(f"{kind}() takes texts, and {wrong[0]!r} is not a text: {example}")
+                if named or not texts:
+                    raise ModelError(f"{kind}() takes the name of a table first, and no named arguments: {example}")
+                table, *arguments = texts
                 if kind in ("low", "high") and len(arguments) != 1:
                     raise ModelError(f"{kind}({table!r}, ...) takes one column")
                 if kind == "keys" and not arguments:
@@ -166,7 +182,7 @@ class SqlTemplate:
             raise self._error(f"its template is malformed: {e.message}", e.lineno) from e
         except UndefinedError as e:
             unknown = str(e.message).split("'")[1] if "'" in str(e.message) else ""
-            hint = f"{nearest(unknown, FUNCTIONS)}: a template has {', '.join(FUNCTIONS)}"
+            hint = f"{nearest(unknown, FUNCTIONS)}: a template has {', '.join(FUNCTIONS)}, and names in quotes"
             raise self._error(f"its template: {e.message}{hint}", _line(e)) from e
         except (MissingDataFileError, CorruptMetadataError):
             raise  # nothing is wrong with the template
@@ -207,6 +223,10 @@ def sql_value(value: Any) -> str:
             return literal(str(value))
         case _:
             raise ModelError(f"a value of type {type(value).__name__} cannot be written into SQL")
+
+
+def _under_condition(table: TableId) -> str:
+    return f"{table} is named only under a condition: name it outside of conditions as well"
 
 
 def _typed(literal: str, table: DataFrame, column: str) -> str:
