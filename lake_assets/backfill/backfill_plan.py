@@ -119,7 +119,9 @@ def plan(
     first = next((s for s in specs if s.table == table), None)
     if first is None:
         names = [str(s.table) for s in specs]
-        raise PipelineError(f"pipeline {pipeline.name!r} has no table {table}{nearest(str(table), names)}")
+        raise PipelineError(
+            f"pipeline {pipeline.name!r} has no table {table}{nearest(str(table), names)}; it has {', '.join(names)}"
+        )
     _check(lake, first)
     below = downstream_of(specs, table) if downstream else []
     left_out = _left_out(lake, specs, [s.table for s in below], {table})

@@ -165,7 +165,7 @@ class BackfillRecord:
         """How an open backfill comes to its end, by its state."""
         discard = f"discard it (`lake-assets discard {self.id}`)"
         if self.is_running and self.state != "ready":
-            return "wait until it has ended, or end its process"
+            return f"wait until it has ended, or end its process ({self.process_text})"
         match self.state:
             case "building" | "failed":
                 return f"continue it (`lake-assets resume {self.id}`) or {discard}"
@@ -186,6 +186,11 @@ class BackfillRecord:
         """Whether a process is at work on it; one that is not visible from here counts as running."""
         return bool(self.process) and not is_gone(self.process)
 
+    @property
+    def process_text(self) -> str:
+        """The process that is at work on it, and who began it."""
+        return f"process {self.process.split('_')[1]}; begun by {self.by}"
+
     def of(self, table: object) -> TableRecord:
         """Return the record of one of its tables."""
         return next(t for t in self.tables if t.table == str(table))
@@ -203,7 +208,7 @@ class Records:
 
     def new_id(self) -> str:
         """Return an id that no backfill has."""
-        while self._file(made := f"b{secrets.token_hex(3)}").exists():
+        while self.file_of(made := f"b{secrets.token_hex(3)}").exists():
             pass
         return made
 
@@ -237,7 +242,7 @@ class Records:
     def save(self, record: BackfillRecord) -> None:
         """Replace a record."""
         make_private(self._folder)
-        file = self._file(record.id)
+        file = self.file_of(record.id)
         part = file.with_suffix(f".{os.getpid()}.part")
         part.write_text(json.dumps(asdict(replace(record, changed=time.time())), indent=1))
         part.replace(file)
@@ -249,10 +254,24 @@ class Records:
             BackfillNotFoundError: there is no such backfill; lists the newest ones.
             CorruptMetadataError: its record cannot be read.
         """
-        if not _ID.fullmatch(backfill) or not self._file(backfill).exists():
-            newest = ", ".join(r.id for r in self.all()[-5:]) or "none"
-            raise BackfillNotFoundError(f"no backfill {backfill}; the newest ones are: {newest}")
-        return self._read(self._file(backfill))
+        if not self.has(backfill):
+            newest = ", ".join(r.id for r in self.all()[-5:])
+            has = f"`lake-assets backfills` lists them, the newest are {newest}" if newest else "there is none yet"
+            raise BackfillNotFoundError(f"no backfill {backfill}: {has}")
+        return self._read(self.file_of(backfill))
+
+    def has(self, backfill: str) -> bool:
+        """Whether there is a record of a backfill, readable or not."""
+        return bool(_ID.fullmatch(backfill)) and self.file_of(backfill).exists()
+
+    def undo_of(self, backfill: str) -> BackfillRecord | None:
+        """Return the backfill by which an undone one was undone."""
+        return next((r for r in self.all() if r.undoes == backfill and r.state == "published"), None)
+
+    def forget(self, backfill: str) -> None:
+        """Delete a record, if there is one."""
+        if self.has(backfill):
+            self.file_of(backfill).unlink(missing_ok=True)
 
     def all(self) -> list[BackfillRecord]:
         """Return all records, oldest first."""
@@ -263,7 +282,8 @@ class Records:
             if _ID.fullmatch(file.stem):
                 yield self._read(file)
 
-    def _file(self, backfill: str) -> Path:
+    def file_of(self, backfill: str) -> Path:
+        """Return the file of a record."""
         return self._folder / f"{backfill}.json"
 
     def _read(self, file: Path) -> BackfillRecord:
@@ -271,10 +291,11 @@ class Records:
             content: dict[str, Any] = json.loads(file.read_text())
             tables = tuple(_table(t) for t in content.pop("tables"))
             return BackfillRecord(**content, tables=tables)
-        except (ValueError, TypeError, KeyError) as e:
+        except (ValueError, TypeError, KeyError, AttributeError) as e:
             raise CorruptMetadataError(
-                f"the record of a backfill in {file} cannot be read ({e}). If it was damaged, delete the file: tables "
-                "that were not published are unchanged"
+                f"the record of a backfill in {file} cannot be read ({e}). If a newer version of lake-assets wrote it, "
+                f"update this one. If it was damaged, `lake-assets discard {file.stem}` deletes it and what is left of "
+                "the backfill: tables that were not published are unchanged"
             ) from e
 
 

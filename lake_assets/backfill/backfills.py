@@ -103,15 +103,18 @@ class Backfill:
         with records.exclusive():
             record = records.get(backfill)
             if not record.is_open:
-                raise BackfillError(f"the backfill {record.id} is {record.state}{_advice(record)}")
+                raise BackfillError(f"the backfill {record.id} is {record.state}{_advice(records, record)}")
             if record.is_running and record.process != owner():
                 raise BackfillError(
                     f"another process is at work on the backfill {record.id}: wait until it ends, or end it "
-                    f"(machine, process id, start: {record.process})"
+                    f"({record.process_text}). If its machine was restarted or no longer exists, empty `process` in "
+                    f"{records.file_of(record.id)}"
                 )
             if record.pipeline != pipeline.name:
                 raise BackfillError(
-                    f"the backfill {record.id} is of pipeline {record.pipeline!r}, not {pipeline.name!r}"
+                    f"the backfill {record.id} is of pipeline {record.pipeline!r}, not {pipeline.name!r}: name the "
+                    "file of its own with --pipeline. If that was renamed, let it have its former name until the "
+                    "backfill is published or discarded"
                 )
             loaded = cls(lake, pipeline, record)
             loaded._save(replace(record, process=owner(), run=run or record.run))
@@ -127,11 +130,7 @@ class Backfill:
                 backfill can be continued.
             LakeError: see the steps.
         """
-        if self.record.state == "discarding":
-            raise BackfillError(
-                f"the backfill {self.record.id} was being discarded: `lake-assets discard {self.record.id}` completes "
-                "that"
-            )
+        self._check_not_discarded()
         if self.record.state == "publishing":  # one table after the other, and some are published
             return
         try:
@@ -157,6 +156,13 @@ class Backfill:
             state = "failed" if isinstance(e, Exception) else "building"
             self._save(replace(self.record, state=state, error=f"{type(e).__name__}: {e}", process=""))
             raise
+
+    def _check_not_discarded(self) -> None:
+        if self.record.state == "discarding":
+            raise BackfillError(
+                f"the backfill {self.record.id} was being discarded: `lake-assets discard {self.record.id}` completes "
+                "that"
+            )
 
     def _prepare(self) -> None:
         """Make the working copies, unless they exist; a process that was killed while it made them begins again."""
@@ -273,6 +279,7 @@ class Backfill:
             BackfillError: it is not built, or micro-batches were faster each time.
             StaleBackfillError: a table was changed on main other than by micro-batches.
         """
+        self._check_not_discarded()
         if self.record.state not in ("ready", "publishing"):
             raise BackfillError(
                 f"the backfill {self.record.id} is {self.record.state}: `lake-assets resume {self.record.id}` builds it"
@@ -337,7 +344,8 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
     records = Records(lake)
     past = publishing.settled(lake, records.get(backfill))
     if past.state != "published":
-        raise BackfillError(f"the backfill {past.id} is {past.state}: only a published one can be undone")
+        how = f". First {past.ways_to_end}" if past.is_open else _advice(records, past)
+        raise BackfillError(f"only a published backfill can be undone, and {past.id} is {past.state}{how}")
     publishing.check_undoable(lake, past, [publishing.settled(lake, r) for r in records.all()])
     tables = [
         TableRecord(
@@ -390,7 +398,12 @@ def _together(one: Outcome, other: Outcome) -> Outcome:
     )
 
 
-def _advice(record: BackfillRecord) -> str:
+def _advice(records: Records, record: BackfillRecord) -> str:
+    """Return what can be done with a backfill that has ended, after its state."""
     if record.changed_nothing:
         return ", and no row differed"
-    return f": `lake-assets undo {record.id}` takes it back" if record.state == "published" else ""
+    if record.state == "published":
+        return f": `lake-assets undo {record.id}` takes it back"
+    if later := records.undo_of(record.id):
+        return f": `lake-assets undo {later.id}` brings it into effect again"
+    return ": `lake-assets backfill` begins another one"

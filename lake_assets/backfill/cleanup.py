@@ -11,7 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 
-from lake_assets.backfill.backfill_record import BackfillRecord
+from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.capture import source_tags
 from lake_assets.facade import Lake
@@ -47,6 +47,26 @@ def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
     for table in pinned:
         if ".".join(table.name()) not in kept:
             source_tags.release(lake, table, _unneeded(record, table))
+
+
+def discard_without_record(lake: Lake, backfill: str) -> list[str]:
+    """Remove what is left of a backfill whose record is lost or cannot be read, and that record; return its tables.
+
+    Nobody knows what it has published, so no data file is deleted.
+    """
+    records, tag = Records(lake), f"{refs.BACKFILL_TAG}{backfill}"
+    every = {name: lake.table(name) for namespace in lake.namespaces() for name in lake.tables(namespace)}
+    tables = [
+        str(name)
+        for name, table in every.items()
+        if tag in table.metadata.refs or table.properties.get(REVIEW_PROPERTY) == backfill
+    ]
+    if tables:
+        left = tuple(TableRecord(table, "everything") for table in tables)
+        record = BackfillRecord(backfill, "", "", left, state="discarding")
+        clean_up(lake, SideLake(lake, record), record)
+    records.forget(backfill)
+    return tables
 
 
 def _unneeded(record: BackfillRecord, source: Table) -> list[str]:

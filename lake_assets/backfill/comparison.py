@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.backfill.backfill_record import BackfillRecord, TableRecord
+from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.capture import capture
 from lake_assets.errors import BackfillError, StaleBackfillError
@@ -73,13 +73,18 @@ def compare(
         BackfillError: the backfill was discarded or not begun, or the state from before is no longer kept.
         StaleBackfillError: a table has changed so much on main that the copy cannot be published.
     """
-    if record.state in ("discarded", "undone"):
+    if record.state in ("discarding", "discarded"):
         raise BackfillError(
-            f"the backfill {record.id} is {record.state}, so its rows are deleted and cannot be compared"
+            f"the backfill {record.id} is discarded, so its rows are deleted and cannot be compared: `lake-assets "
+            "backfill` begins another one"
         )
+    if record.state == "undone":
+        undo = Records(lake).undo_of(record.id)
+        advice = f": `lake-assets compare {undo.id}` compares the same rows, after and before it" if undo else ""
+        raise BackfillError(f"the backfill {record.id} is undone{advice}")
     side = SideLake(lake, record) if record.is_open else None
     for t in record.tables:
-        with _two_snapshots(lake, side, t) as states:
+        with _two_snapshots(lake, side, record, t) as states:
             yield _compared(states, t.table, partitions.get(t.table), samples)
 
 
@@ -94,7 +99,9 @@ class _TwoSnapshots:
 
 
 @contextlib.contextmanager
-def _two_snapshots(lake: Lake, side: SideLake | None, record: TableRecord) -> Generator[_TwoSnapshots]:
+def _two_snapshots(
+    lake: Lake, side: SideLake | None, backfill: BackfillRecord, record: TableRecord
+) -> Generator[_TwoSnapshots]:
     if side is None:
         table = lake.table(record.table)
         if record.after is None:  # no row differed
@@ -102,17 +109,26 @@ def _two_snapshots(lake: Lake, side: SideLake | None, record: TableRecord) -> Ge
             yield _TwoSnapshots(lake, record.name, current, current)
             return
         if record.before is None or table.snapshot_by_id(record.before) is None:
-            raise BackfillError(f"the rows of {record.table} from before the backfill are no longer kept")
+            raise BackfillError(
+                f"the rows of {record.table} from before the backfill {backfill.id} are no longer kept: they were for "
+                f"{backfill.keep_days} days (--keep-days of `lake-assets backfill`)"
+            )
         yield _TwoSnapshots(lake, record.name, record.before, record.after)
         return
     table, copy = lake.table(record.table), side.lake.find(record.table)
     if copy is None or not record.metadata:
-        raise BackfillError(f"there is no working copy of {record.table} to compare: nothing has been built yet")
+        raise BackfillError(
+            f"there is no working copy of {record.table} to compare: nothing of the backfill {backfill.id} has been "
+            f"built yet. First {backfill.ways_to_end}"
+        )
     start = read_metadata_at(copy.io, record.metadata)
     try:
         metadata = grafted(read_metadata(table), read_metadata(copy), start, now_ms())
     except StaleBackfillError as e:
-        raise StaleBackfillError(f"{record.table} cannot be compared: {e}") from e
+        raise StaleBackfillError(
+            f"{record.table} cannot be compared: {e}. Discard the backfill (`lake-assets discard {backfill.id}`) and "
+            "begin again"
+        ) from e
     with side.registered(copy, TableId((_COMPARED,), record.table), metadata) as name:
         start_id, end_id = table.metadata.current_snapshot_id, copy.metadata.current_snapshot_id
         yield _TwoSnapshots(side.lake, name, start_id, end_id)

@@ -190,7 +190,7 @@ class _Graft:
     def _stale(self, why: str) -> StaleBackfillError:
         backfill, undone = self._backfill.id, self._backfill.undoes
         since = f"{undone} was published" if undone else f"{backfill} began"
-        then = f", so {undone} can no longer be undone" if undone else " and begin again"
+        then = f": {undone} can no longer be undone" if undone else " and begin again"
         return StaleBackfillError(
             f"{self.record.table} has changed since the backfill {since}: {why}. Discard "
             f"{backfill if undone else 'it'} (`lake-assets discard {backfill}`){then}"
@@ -342,7 +342,7 @@ def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[Backfi
     if built := [r.id for r in later if tables.intersection(t.table for t in r.tables)]:
         raise BackfillError(
             f"the backfill {past.id} cannot be undone: {', '.join(built)} redid some of its tables later. Undo "
-            f"{built[-1]} first"
+            f"{built[-1]} first (`lake-assets undo {built[-1]}`)"
         )
     for t in past.tables:
         if t.after is None:
@@ -356,6 +356,7 @@ def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[Backfi
         ref = lake.table(t.table).metadata.refs.get(past.tag)
         if ref is None or ref.snapshot_id != t.before:
             raise BackfillError(
-                f"the backfill {past.id} cannot be undone: {t.table} no longer has its rows from before, which are "
-                f"kept for {past.keep_days} days (--keep-days)"
+                f"the backfill {past.id} cannot be undone: {t.table} no longer has its rows from before, which were "
+                f"kept for {past.keep_days} days (--keep-days). Correct what made its rows wrong, and redo them: "
+                f"`lake-assets backfill {t.table} --all`"
             )

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.target import Target
 from lake_assets.formats.event_model import EVENT_TIME
 from lake_assets.lake import LakeBase, quote, thresholds
-from lake_assets.lake.column_spelling import spelled
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.names import literal, nearest
@@ -25,7 +26,11 @@ from lake_assets.pipeline.row_scope import RowScope, rows_of_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
-_ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "float", "double", "string")
+_ORDERED = (
+    "tinyint", "smallint", "int", "bigint", "decimal", "date", "timestamp", "timestamp_ntz", "float", "double", "string"
+)  # fmt: skip
+# Spark's column for lines that are not JSON.
+_CORRUPT = "_corrupt_record"
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Selection:
         if ranged and (self.low is None or self.high is None):
             raise BackfillError("a range needs both ends: --from and --to")
         if self.by and not ranged:
-            raise BackfillError("--by names the column of a range: give --from and --to as well")
+            raise BackfillError("--by names the column of a range: give --from and --to as well, or leave it out")
 
     @property
     def is_everything(self) -> bool:
@@ -102,27 +107,26 @@ def chunks_of(
     assert selection.high is not None
     types = columns_of(lake, spec.table)
     if selection.by:
-        column, kind = selection.by, types.get(selection.by, "")
-        if kind.split("(")[0] not in (*_ORDERED, "decimal"):
-            problem = f"has no column {column}{nearest(column, types)}" if not kind else f"{column} is {kind}"
-            raise BackfillError(f"{spec.table}: --by: {problem}; it has {', '.join(types)}")
-        label = f"{column} {selection.low} to {selection.high}"
-        with _wrong_values(spec, types, [column]):
-            ends = (f"CAST({literal(end)} AS {kind})" for end in (selection.low, selection.high))
-            lake.spark().sql(f"SELECT {', '.join(ends)}").collect()
+        column, kind = selection.by, _kind_of(spec, selection.by, types)
+        _check_ends(lake, spec, column, kind, selection.low, selection.high)
         where = f"coalesce({_between(quote(column), kind, selection.low, selection.high)}, false)"
-        return Chunks((RowScope(where, (column,), label),), 1.0)
+        return Chunks((RowScope(where, (column,), f"{column} {selection.low} to {selection.high}"),), 1.0)
     if spec.partitions is not None and spec.partitions.every is not None:
         keys = spec.partitions.keys_between(selection.low, selection.high)
         return _of_partitions(lake, spec, keys, max_rows)
     if isinstance(spec, FinalSpec):
         return _of_keys(lake, spec, _keys_of_events(lake, spec, selection.low, selection.high))
     raise BackfillError(
-        f"{spec.table} has no partitions by time: name the column of the range with --by; it has {', '.join(types)}"
+        f"{spec.table} has no partitions by time: name the column of the range with --by: {_ordered(types)}"
     )
 
 
 def _of_partitions(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str], max_rows: int) -> Chunks:
+    if spec.partitions is None:
+        raise BackfillError(
+            f"{spec.table} has no `partitions`: redo a range of a column (--by, --from, --to), keys (--keys), or "
+            "everything (--all)"
+        )
     table, types = lake.table(spec.table), columns_of(lake, spec.table)
     rows_of_partitions(spec, keys, types)  # refuses wrong keys before anything is counted
     present = max(1, _partitions_in(table))
@@ -139,11 +143,51 @@ def _partitions_in(table: Table) -> int:
     return len({str(e.data_file.partition) for m in manifests for e in m.fetch_manifest_entry(table.io)})
 
 
-def _between(column: str, kind: str, low: str, high: str) -> str:
-    end, compare = high, "<="
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def _kind_of(spec: ComputedSpec, column: str, types: Mapping[str, str]) -> str:
+    """Return the type of a range's column, which has to have an order."""
+    kind = types.get(column, "")
+    if not _has_order(kind):
+        problem = f": {column} is {kind}, which has no order" if kind else f" has no column {column}"
+        raise BackfillError(
+            f"{spec.table}{problem}{'' if kind else nearest(column, types)}: name a number, date, time or text column "
+            f"with --by: {_ordered(types)}"
+        )
+    return kind
+
+
+def _has_order(kind: str) -> bool:
+    return kind.split("(")[0] in _ORDERED
+
+
+def _ordered(types: Mapping[str, str]) -> str:
+    return ", ".join(c for c, kind in types.items() if _has_order(kind))
+
+
+def _check_ends(lake: LakeBase, spec: Spec, column: str, kind: str, low: str, high: str) -> None:
+    """Raise BackfillError if an end of a range has not the type of its column, or the range is empty."""
+    end, compare = _end_of(kind, high)
+    first, last = (f"try_cast({literal(text)} AS {kind})" for text in (low, end))
+    row = lake.spark().sql(f"SELECT {first} IS NULL, {last} IS NULL, {first} {compare} {last}").collect()[0]
+    for option, text, is_wrong in (("--from", low, row[0]), ("--to", high, row[1])):
+        if is_wrong:
+            raise BackfillError(f"{spec.table}: {column} is {kind}, and {text!r} is not: correct {option}")
+    if not row[2]:
+        raise BackfillError(f"{spec.table}: {low} is after {high}: swap --from and --to")
+
+
+def _end_of(kind: str, high: str) -> tuple[str, str]:
+    """Return the end of a range, and how values compare with it: a day is included as a whole."""
     # Texts of times sort as the times do.
     if kind.startswith(("timestamp", "string")) and (day := _as_date(high)):
-        end, compare = (day + timedelta(days=1)).isoformat(), "<"
+        return (day + timedelta(days=1)).isoformat(), "<"
+    return high, "<="
+
+
+def _between(column: str, kind: str, low: str, high: str) -> str:
+    end, compare = _end_of(kind, high)
     return f"{column} >= CAST({literal(low)} AS {kind}) AND {column} {compare} CAST({literal(end)} AS {kind})"
 
 
@@ -157,82 +201,129 @@ def _as_date(text: str) -> date | None:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def _keys_of_events(lake: LakeBase, spec: FinalSpec, low: str, high: str) -> DataFrame:
+@dataclass(frozen=True)
+class _Keys:
+    """Keys of a table: the columns, and their values as texts."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str | None, ...]]
+
+
+def _keys_of_events(lake: LakeBase, spec: FinalSpec, low: str, high: str) -> _Keys:
     """Return the keys of a final table that events of a range of source time touch."""
-    key, staged = _key_of(lake, spec), columns_of(lake, spec.staging)
-    if missing := [k for k in key if k not in staged]:
+    key, target = _key_of(lake, spec), Target(lake, spec, is_new=False)
+    # The key may have other names in the source.
+    of = {} if spec.by_row else dict(zip(target.key, target.source_key, strict=True))
+    if missing := [k for k in key if k not in of]:
         raise BackfillError(
             f"{spec.table}: the key column {', '.join(missing)} is computed, so the events of a range do not hold "
             "the keys to redo: name a column of the table with --by, or redo everything (--all)"
         )
-    events = lake.spark().table(lake.sql_name(spec.staging))
-    return events.where(_between(EVENT_TIME, staged[EVENT_TIME], low, high)).select(*map(quote, key)).distinct()
+    kind = columns_of(lake, spec.staging)[EVENT_TIME]
+    _check_ends(lake, spec, EVENT_TIME, kind, low, high)
+    events = lake.spark().table(lake.sql_name(spec.staging)).where(_between(EVENT_TIME, kind, low, high))
+    keys = events.selectExpr(*(f"{target.projection.source[of[k]][1]} AS {quote(k)}" for k in key)).distinct()
+    rows = [row[: len(key)] for row in _texts(keys, columns_of(lake, spec.table))]
+    if not rows:
+        raise BackfillError(
+            f"{spec.table}: there is nothing to redo, since {spec.staging} has no event whose source time "
+            f"({EVENT_TIME}) is from {low} to {high}: choose another range, or name a column of the table with --by"
+        )
+    return _Keys(key, rows)
 
 
 def _key_of(lake: LakeBase, spec: ComputedSpec) -> tuple[str, ...]:
-    key = key_in(lake.table(spec.table))
-    if isinstance(spec, FinalSpec) and spec.key:
-        key = tuple(spelled(k, columns_of(lake, spec.staging)) for k in spec.key)
-    if not key:
-        raise BackfillError(f"{spec.table} has no key: redo everything (--all), or a range of a column (--by)")
-    return tuple(key)
+    if not (key := key_in(lake.table(spec.table))):
+        raise BackfillError(
+            f"{spec.table} has no key: redo a range of a column (--by, --from, --to), or everything (--all)"
+        )
+    return key
 
 
-def _read_keys(lake: LakeBase, spec: ComputedSpec, file: Path) -> DataFrame:
-    key, reader = _key_of(lake, spec), lake.spark().read
+def _read_keys(lake: LakeBase, spec: ComputedSpec, file: Path) -> _Keys:
+    """Return the keys in a file.
+
+    Raises:
+        BackfillError: the file cannot be read, has not the columns of the key, or a value has another type.
+    """
+    key, types = _key_of(lake, spec), columns_of(lake, spec.table)
     if not file.is_file():
-        raise BackfillError(f"--keys: no file {file}")
+        problem = "is a folder: name a file in it" if file.is_dir() else "does not exist: correct its name"
+        raise BackfillError(f"--keys: {file.absolute()} {problem}")
+    kinds = ", ".join(f"{k} is {types[k]}" for k in key)
     try:
-        match file.suffix.lower():
-            case ".csv":
-                rows = reader.csv(str(file), header=True)
-            case ".json" | ".jsonl" | ".ndjson":
-                rows = reader.json(str(file))
-            case ".parquet":
-                rows = reader.parquet(str(file))
-            case _:
-                raise BackfillError(f"--keys: {file.name}: write a .csv with a header, .jsonl or .parquet")
-        if missing := [k for k in key if k not in rows.columns]:
+        given = _given(lake.spark().read, file)
+        if missing := [k for k in key if k not in given.columns]:
             raise BackfillError(
-                f"--keys: {file.name} has no column {', '.join(missing)}; the key of {spec.table} is {', '.join(key)}"
+                f"--keys: {file.name} has no column {', '.join(missing)}, but {', '.join(given.columns) or 'none'}: "
+                f"name its columns as the key of {spec.table}, {', '.join(key)}"
             )
-    except PySparkException as e:
-        raise BackfillError(f"--keys: {file} cannot be read: {str(e).splitlines()[0]}") from e
-    return rows.select(*map(quote, key)).distinct()
+        rows = _texts(given.select(*map(quote, key)).distinct(), types)
+    except (PySparkException, pa.ArrowException, OSError) as e:
+        raise BackfillError(f"--keys: {file.name} cannot be read as keys ({kinds}): {first_line(e)}") from e
+    for row in rows:
+        for column, value, text in zip(key, row[: len(key)], row[len(key) :], strict=True):
+            if value is None and text is not None:
+                raise BackfillError(
+                    f"{spec.table}: {column} is {types[column]}, and {text!r} in {file.name} is not: correct the file"
+                )
+    if not rows:
+        raise BackfillError(f"--keys: {file.name} has no keys, so there is nothing to redo: write one per line into it")
+    return _Keys(key, [row[: len(key)] for row in rows])
 
 
-def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> Chunks:
-    types = columns_of(lake, spec.table)
-    names = keys.columns
-    casts = (F.col(quote(n)).cast(types[n]).cast("string") for n in names)
-    with _wrong_values(spec, types, names):
-        texts = keys.select(*casts).limit(thresholds.BACKFILL_KEYS + 1).collect()
-    if not texts:
-        raise BackfillError(f"{spec.table}: the selection has no keys, so there is nothing to redo")
-    if len(texts) > thresholds.BACKFILL_KEYS:
+def _given(reader: DataFrameReader, file: Path) -> DataFrame:
+    # Spark may have begun in another folder, and its errors of files that it cannot read are stack traces.
+    path = str(file.absolute())
+    file.open("rb").close()
+    match file.suffix.lower():
+        case ".csv":
+            return reader.csv(path, header=True)
+        case ".parquet":
+            pq.read_schema(path)
+            return reader.parquet(path)
+        case ".json" | ".jsonl" | ".ndjson":
+            rows = reader.json(path)
+        case _:
+            raise BackfillError(f"--keys: {file.name}: write a .csv with a header, .jsonl or .parquet")
+    if _CORRUPT in rows.columns:
+        # Spark would give such a line a key of nulls.
+        lines = rows.persist()
+        try:
+            line = lines.where(F.col(_CORRUPT).isNotNull()).collect()[0][_CORRUPT]
+        finally:
+            lines.unpersist()
+        raise BackfillError(f"--keys: {file.name} has a line that is no JSON object, {line[:80]!r}: correct the file")
+    return rows
+
+
+def _texts(keys: DataFrame, types: Mapping[str, str]) -> list[tuple[str | None, ...]]:
+    """Return keys as texts of the table's types, null if they have another one, then the same keys as they are given.
+
+    Reads at most one key more than a backfill may redo.
+    """
+    columns = [F.col(quote(c)) for c in keys.columns]
+    typed = [c.try_cast(types[n]).cast("string") for n, c in zip(keys.columns, columns, strict=True)]
+    rows = keys.select(*typed, *(c.cast("string") for c in columns)).limit(thresholds.BACKFILL_KEYS + 1).collect()
+    return [tuple(row) for row in rows]
+
+
+def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: _Keys) -> Chunks:
+    types, names = columns_of(lake, spec.table), keys.columns
+    if len(keys.rows) > thresholds.BACKFILL_KEYS:
         raise BackfillError(
             f"{spec.table}: more than {thresholds.BACKFILL_KEYS:,} keys: redo everything (--all) instead"
         )
-    label = f"{len(texts):,} key{'s' if len(texts) != 1 else ''}"
+    label = f"{len(keys.rows):,} key{'s' if len(keys.rows) != 1 else ''}"
     # Comparing structs, null equals null.
     left = f"struct({', '.join(map(quote, names))})"
-    rows = [f"struct({', '.join(_value(v, types[n]) for n, v in zip(names, row, strict=True))})" for row in texts]
+    rows = [f"struct({', '.join(_value(v, types[n]) for n, v in zip(names, row, strict=True))})" for row in keys.rows]
     most = thresholds.KEYS_A_CHUNK
     parts = [
-        RowScope(f"{left} IN ({', '.join(part)})", tuple(names), label if len(rows) <= most else f"{len(part):,} keys")
+        RowScope(f"{left} IN ({', '.join(part)})", names, label if len(rows) <= most else f"{len(part):,} keys")
         for part in _parts(rows, most)
     ]
     return Chunks(tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot()))))
-
-
-@contextlib.contextmanager
-def _wrong_values(spec: Spec, types: Mapping[str, str], columns: Sequence[str]) -> Generator[None]:
-    """Raise BackfillError if Spark cannot convert the values of a selection within the context."""
-    try:
-        yield
-    except PySparkException as e:
-        kinds = ", ".join(f"{c} is {types[c]}" for c in columns)
-        raise BackfillError(f"{spec.table}: {kinds}, and a value is none: {first_line(e)}") from e
 
 
 def _value(text: str | None, kind: str) -> str:
@@ -247,4 +338,6 @@ def check_exists(lake: LakeBase, spec: Spec) -> None:
     """Raise PipelineError if a table was never run."""
     table = lake.find(spec.table)
     if table is None or table.metadata.current_snapshot_id is None:
-        raise PipelineError(f"{spec.table} was never run: `lake-assets run` fills it")
+        raise PipelineError(
+            f"{spec.table} was never run: `lake-assets run FILE` fills it, with the file of pipeline {spec.pipeline!r}"
+        )

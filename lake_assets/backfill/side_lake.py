@@ -79,8 +79,8 @@ class SideLake:
         if remote and (urlparse(remote).hostname or "") not in _LOOPBACK:
             raise BackfillError(
                 f"backfills of a lake in a REST catalog keep their side catalog in {config.home}, where the Spark "
-                f"Connect server {hide_in(remote)} cannot read it: run this on the server's machine, or with a local "
-                "Spark (spark.master)"
+                f"Connect server {hide_in(remote)} cannot read it: run this on the server's machine, with `localhost` "
+                "as host in spark.remote, or with a local Spark (spark.master)"
             )
         make_private(config.home / "backfills")
         storage = {k: v for k, v in config.catalog.items() if k.startswith(_STORAGE)}

@@ -13,13 +13,20 @@ from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan, plan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.backfills import undo as begin_undo
+from lake_assets.backfill.cleanup import discard_without_record
 from lake_assets.backfill.comparison import TableComparison
 from lake_assets.backfill.comparison import compare as compared
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.row_selection import Selection
 from lake_assets.commands.printing import console, listing, local, print_json, size, stderr, visible
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
-from lake_assets.errors import BackfillError, LakeError
+from lake_assets.errors import (
+    BackfillError,
+    BackfillNotFoundError,
+    CorruptMetadataError,
+    LakeError,
+    StaleBackfillError,
+)
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
@@ -108,8 +115,9 @@ def run(begun: Backfill, *, as_json: bool) -> None:
                 status.update(f"backfill {backfill_id}: publishing")
         if begun.record.publish == "auto":
             begun.publish()
-    except LakeError:
-        if begun.record.is_open:
+    except LakeError as e:
+        # The errors of other states, and of stale backfills, say themselves how it ends.
+        if begun.record.state in ("building", "failed", "ready") and not isinstance(e, StaleBackfillError):
             stderr.print(
                 f"the backfill {backfill_id} is not published, and main is unchanged. After a correction, `lake-assets "
                 f"resume {backfill_id}` continues it; `lake-assets discard {backfill_id}` drops it",
@@ -296,7 +304,20 @@ def publish(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = Fal
 
 
 def discard(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
-    """Drop a backfill that is not published, and delete its files."""
+    """Drop a backfill that is not published, and delete its files; also one whose record is lost or damaged."""
+    lake = Lake.load_existing()
+    try:
+        Records(lake).get(backfill)
+    except (CorruptMetadataError, BackfillNotFoundError):
+        is_known = Records(lake).has(backfill)
+        tables = discard_without_record(lake, backfill)
+        if not is_known and not tables:
+            raise
+        if as_json:
+            print_json({"id": backfill, "state": "discarded", "tables": tables})
+        else:
+            console.print(f"backfill {backfill} is discarded, whose record could not be read", markup=False)
+        return
     loaded = _load(backfill, pipeline)
     loaded.discard()
     _end(loaded, as_json=as_json)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from lake_assets import Lake
 from tests.support.backfilled_people import History, damaged
+from tests.support.cli import User, caller
 from tests.support.lakes import lake_on
 from tests.support.saved import SavedLake
 
@@ -21,3 +25,21 @@ def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> SavedLa
 def history(saved: SavedLake) -> History:
     """`damaged`, in one lake for all tests."""
     return saved.put_back()
+
+
+@pytest.fixture
+def at_the_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[[Lake], User]:
+    """Makes users of a lake, in a folder of their own, with their pipelines in `pipelines`."""
+    (tmp_path / "pipelines").mkdir()
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("LAKE_PIPELINES", str(tmp_path / "pipelines"))
+    monkeypatch.chdir(tmp_path)
+
+    def make(lake: Lake) -> User:
+        for load in ("load", "load_existing"):
+            monkeypatch.setattr(Lake, load, lambda: lake)
+        return User(lake, caller(monkeypatch, capsys))
+
+    return make

@@ -18,7 +18,7 @@ from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.row_selection import Selection
-from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
+from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, StaleBackfillError
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.partition_keys import NULL
@@ -32,7 +32,6 @@ from tests.support.killed_backfills import (
     published_all_at_once,
 )
 from tests.support.kills import Points
-from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.streams import heads
 from tests.support.upkeep import compact_and_expire
@@ -400,40 +399,6 @@ def test_rows_that_do_not_differ_are_not_published(lake: Lake) -> None:
     assert (heads(lake), backfill.record.state) == (before, "published")
     with pytest.raises(BackfillError, match="changed no row"):
         undo(lake, people.feed.pipeline, backfill.record.id)
-
-
-@pytest.fixture(scope="module")
-def few_people(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> People:
-    people = People(lake_on(spark_lake, tmp_path_factory.mktemp("few") / "lake"), CITIES)
-    people.land(5)
-    people.run()
-    return people
-
-
-@pytest.mark.parametrize(
-    ("table", "selection", "error", "message"),
-    [
-        ("final.person", {}, PipelineError, r"has no table final\.person.*final\.people"),
-        ("raw.events", {}, BackfillError, "raw table"),
-        ("staging.people", {}, BackfillError, r"`lake-assets rebuild staging\.people`"),
-        (
-            "final.people",
-            {"by": "age", "low": "abc", "high": "2"},
-            BackfillError,
-            "age is bigint, and a value is none.*abc",
-        ),
-        ("final.people", {"by": "agee", "low": "1", "high": "2"}, BackfillError, "has no column agee.*age"),
-        ("final.people", {"partitions": ("a",)}, PipelineError, "has no `partitions`"),
-        ("final.people", {"keys": Path("missing.csv")}, BackfillError, "no file missing.csv"),
-        ("final.people", {"low": "2200-01-01", "high": "2200-01-02"}, BackfillError, "has no keys"),
-        ("agg.cities", {"low": "2024-01-01", "high": "2024-01-02"}, BackfillError, "--by"),
-    ],
-)
-def test_a_selection_that_fits_no_row_says_what_would(
-    few_people: People, table: str, selection: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        begin(few_people, table, Selection(**selection))
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from lake_assets import Lake
@@ -12,6 +13,7 @@ from lake_assets.backfill.row_selection import Selection
 from lake_assets.lake import TableId
 from tests.support.damages import Damages
 from tests.support.people import AGES, CITIES, OLDEST, People
+from tests.support.pipeline_files import write_pipeline
 
 TABLES = ("final.people", "agg.cities", "agg.oldest", "agg.ages")
 
@@ -40,6 +42,13 @@ def damaged(lake: Lake, **declared: Any) -> tuple[People, Damages]:
     people.run()
     damages.check()
     return people, damages
+
+
+def declare(people: People, *models: dict[str, Any]) -> Path:
+    """Declare the people's tables, also in a file of the pipelines of a user at the shell."""
+    people.declare(*models)
+    streams = [{"name": "events", "tables": [people.declared]}]
+    return write_pipeline(Path("pipelines/defs.yaml"), {"name": "made_up", "streams": streams, "models": [*models]})
 
 
 History = tuple[People, Damages]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from lake_assets import cli
+from lake_assets import Lake, cli
+from lake_assets.backfill.backfill_record import Records
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,36 @@ def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         return Done(code, streams.out, streams.err)
 
     return call
+
+
+@dataclass
+class User:
+    """Somebody with a lake, who reads errors and does what they say."""
+
+    lake: Lake
+    call: Callable[..., Done]
+
+    def gets(self, words: str) -> str:
+        """Return the output of a command that succeeds."""
+        done = self.call(*shlex.split(words))
+        assert done.code == 0, f"{words}: {done.err}"
+        return done.out
+
+    def is_told(self, words: str, *texts: str) -> str:
+        """Return the error of a command, which contains some texts."""
+        done = self.call(*shlex.split(words))
+        assert (done.code, "Traceback" in done.err) == (1, False), f"{words}: {done.out}{done.err}"
+        assert [t for t in texts if t not in done.err] == [], f"{words}: {done.err}"
+        return done.err
+
+    def follows(self, error: str, number: int = 0) -> str:
+        """Run a command that an error names, as it is written there; return its output."""
+        return self.gets(re.findall(r"`lake-assets ([^`]+)`", error)[number])
+
+    @property
+    def newest(self) -> str:
+        """The id of the newest backfill."""
+        return Records(self.lake).all()[-1].id
 
 
 def invoke(*words: str) -> Result:
