@@ -149,8 +149,8 @@ class BackfillRecord:
     def source_tag(self, source: Table, target: TableId | None = None) -> str:
         """Name of the tag that keeps snapshots of a source for it: the pinned one, or the one that a target absorbed.
 
-        On tables of other programs it has another prefix: main need not keep all snapshots there, since nobody asks who
-        has written to them.
+        On tables of other programs it has another prefix, which does not make their main keep all snapshots: publishing
+        only asks the backfill's own tables who has written to them.
         """
         tag = f"{source_tags.PREFIX}{self.tag}" if source_tags.is_of_others(source) else self.tag
         return tag if target is None else f"{tag}.{consumer_name(target)}"

@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
-from pyiceberg.table import Table
-
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan
 from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Publish, Records, TableRecord, joined
@@ -31,7 +29,6 @@ from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec, also_read_by
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.batch_limits import LEFT
-from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.table_ddl import set_properties
 
 log = logging.getLogger(__name__)
@@ -233,24 +230,10 @@ class Backfill:
         first = self._lake.table(self.record.tables[0].table)
         self._side.pin_sources(sources, f"{self._side.folder(first)}/sources")
         for table in sources:
-            tags = self._absorbed(table)
+            tags = self._side.absorbed(self.record, table)
             if (at := table.metadata.current_snapshot_id) is not None:
                 tags[self.record.source_tag(table)] = at
             source_tags.keep(self._lake, table, tags, publishing.BUILDING_DAYS)
-
-    def _absorbed(self, source: Table) -> dict[str, int]:
-        """Return tags on the snapshots of another program's table from which the copies continue.
-
-        Main moves on, and with it the tags of its consumers; the pipeline's own tables keep all snapshots meanwhile.
-        """
-        tags: dict[str, int] = {}
-        name = str(TableId.parse(source.name()))
-        for record in self.record.tables if source_tags.is_of_others(source) else ():
-            copy = (self._side.lake if record.metadata else self._lake).find(record.table)
-            mark = known_marks(copy).get(name)
-            if mark and mark.snapshot is not None and source.snapshot_by_id(mark.snapshot):
-                tags[self.record.source_tag(source, record.name)] = mark.snapshot
-        return tags
 
     @cached_property
     def _specs(self) -> list[Spec]:

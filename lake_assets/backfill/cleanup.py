@@ -15,6 +15,7 @@ from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableR
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.capture import source_tags
 from lake_assets.facade import Lake
+from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_file
 from lake_assets.lake.metadata.metadata_commits import Metadata, read_metadata_at
@@ -46,7 +47,7 @@ def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
                 refs.drop(table, record.tag)
     for table in pinned:
         if ".".join(table.name()) not in kept:
-            source_tags.release(lake, table, _unneeded(record, table))
+            source_tags.release(lake, TableId.parse(table.name()), lambda t: _unneeded(record, t))
 
 
 def discard_without_record(lake: Lake, backfill: str) -> list[str]:

@@ -38,6 +38,8 @@ from lake_assets.lake.metadata.watermark import Watermark, back_to_watermark, re
 from lake_assets.lake.metadata.working_copies import grafted, is_redefined
 from lake_assets.pipeline.redo import RECOMPUTED_PROPERTY
 from lake_assets.runtime.processes import owner
+from lake_assets.tables.pending_windows import known_marks
+from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, FINGERPRINT_PROPERTY, KEY_PROPERTY
 
 log = logging.getLogger(__name__)
@@ -287,6 +289,10 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
 
 def cleaned(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
     """Remove the working copies of a backfill that has ended, and return its record, which says so. Can be repeated."""
+    if record.state == "published":
+        # Before the tags of what the copies have absorbed go: main's tables continue from there.
+        for t in record.tables:
+            keep_sources(lake, t.name, map(TableId.parse, known_marks(lake.find(t.table))))
     cleanup.clean_up(lake, side, record)
     record = records.get(record.id)  # it may have been undone meanwhile
     state: State = "discarded" if record.state == "discarding" else record.state

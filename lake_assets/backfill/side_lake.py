@@ -21,7 +21,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from lake_assets.backfill.backfill_record import BackfillRecord
-from lake_assets.capture import icdc
+from lake_assets.capture import icdc, source_tags
 from lake_assets.errors import BackfillError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -31,6 +31,7 @@ from lake_assets.lake.metadata.working_copies import COPIES, METADATA_PATH, at_s
 from lake_assets.lake.paths import file_url
 from lake_assets.lake.redaction import hide_in
 from lake_assets.runtime.private_files import make_private
+from lake_assets.tables.pending_windows import known_marks
 
 # The property of a snapshot that was committed in a backfill, with its id; Spark adds it to each commit of a session.
 BACKFILL_PROPERTY = "lake-assets.backfill"
@@ -119,6 +120,19 @@ class SideLake:
             at = table.metadata.current_snapshot_id
             pinned[name] = self._write(table, metadata, f"{'.'.join(name.parts)}-{at}", folder)
         self._register(pinned)
+
+    def absorbed(self, record: BackfillRecord, source: Table) -> dict[str, int]:
+        """Return tags on the snapshots of another program's table from which the copies continue.
+
+        Main moves on, and with it the tags of its consumers; the pipeline's own tables keep all snapshots meanwhile.
+        """
+        tags: dict[str, int] = {}
+        name = str(TableId.parse(source.name()))
+        for t in record.tables if source_tags.is_of_others(source) else ():
+            mark = known_marks((self.lake if t.metadata else self.main).find(t.table)).get(name)
+            if mark and mark.snapshot is not None:
+                tags[record.source_tag(source, t.name)] = mark.snapshot
+        return tags
 
     @contextlib.contextmanager
     def registered(self, copy: Table, name: TableId, metadata: Metadata) -> Generator[TableId]:

@@ -91,7 +91,7 @@ class Consumers:
         consumers = [
             self._consumer(source, table_id, name, ref.snapshot_id)
             for name, ref in source.metadata.refs.items()
-            if name.startswith(PREFIX) and ref.snapshot_ref_type == SnapshotRefType.TAG
+            if source_tags.is_consumer(name) and ref.snapshot_ref_type == SnapshotRefType.TAG
         ]
         return sorted(consumers, key=lambda c: (c.timestamp, c.name))
 

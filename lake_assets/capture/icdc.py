@@ -24,6 +24,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
+from lake_assets.capture import source_tags
 from lake_assets.capture.files.avro_files import encode
 from lake_assets.capture.files.manifests import Entry
 from lake_assets.capture.files.planned_files import Side
@@ -61,7 +62,7 @@ class RegisteredTable:
 
 @dataclass(frozen=True)
 class Leftover:
-    """An ICDC table that is still registered."""
+    """An ICDC table that is still registered, or whose files were written before it was."""
 
     table: TableId
     source: str
@@ -142,10 +143,13 @@ def write(
 @contextlib.contextmanager
 def _noted(lake: LakeBase, source: Table, table: TableId, paths: Sequence[str]) -> Generator[None]:
     """Note, in the lake's home, the files that are written within the context; the note remains after a kill."""
-    folder = lake.config.home / _NOTES
-    make_private(folder)
+    folder, content = lake.config.home / _NOTES, {"catalog": lake.config.name, "table": table.name, "paths": paths}
     note = folder / f"{owner()}-{table.name}{_NOTE}"
-    note.write_text(json.dumps({"source": list(source.name()), "table": table.name, "paths": paths}))
+    try:
+        make_private(folder)
+        note.write_text(json.dumps({**content, "source": list(source.name())}))
+    except OSError as e:  # the note is a precaution, and a home may be read-only
+        log.info("there is no note of ICDC table %s: %s", table, e)
     try:
         yield
     except Exception:
@@ -245,6 +249,8 @@ def sweep(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[L
                 _delete(io, [path])
             note.file.unlink(missing_ok=True)
             dropped.append(leftover)
+    for name in {left.source for left in dropped}:
+        source_tags.release(lake, TableId.parse(name), source_tags.of_dead_captures)
     return dropped
 
 
@@ -263,8 +269,10 @@ def _unregistered(lake: LakeBase) -> Iterator[tuple[Leftover, _Note]]:
         try:
             created = datetime.fromtimestamp(file.stat().st_mtime, UTC)
             content = json.loads(file.read_text())
+            if content["catalog"] != lake.config.name:
+                continue  # of a backfill's side catalog
             table = TableId(NAMESPACE, content["table"])
-            source, paths = ".".join(content["source"]), tuple(content["paths"])
+            source, paths = str(TableId.parse(tuple(content["source"]))), tuple(content["paths"])
         except FileNotFoundError:
             continue  # its process is done
         except (ValueError, KeyError, TypeError):

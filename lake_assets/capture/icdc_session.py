@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.runtime.processes import owner
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class OpenTables:
             keep: snapshots that tags keep from expiring while the tables are open.
         """
         self._expires = expires
-        tag = f"{source_tags.PREFIX}capture.{owner()}.{uuid.uuid4().hex[:12]}"
+        tag = source_tags.of_capture()
         self._tags = {f"{tag}.{n}": snapshot for n, snapshot in enumerate(keep)}
         self._lake = lake
         self._source = source
@@ -102,8 +100,8 @@ class OpenTables:
         self._of.clear()
         while self._registered:
             icdc.drop(self._lake, self._registered.pop())
-        if self._is_kept and (source := self._lake.find(TableId.parse(self._source.name()))) is not None:
-            source_tags.release(self._lake, source, self._tags)
+        if self._is_kept:
+            source_tags.release(self._lake, TableId.parse(self._source.name()), lambda _: self._tags)
         self._is_kept = False
 
     def _check(self, part: Part) -> None:
@@ -196,10 +194,12 @@ def check_files(lake: LakeBase, source: Table, window: Window, planned: Plan) ->
     what = missing[0] + (f" (and {len(missing) - 1} more)" if len(missing) > 1 else "")
     now = lake.find(window.table)
     points = [p for p in (window.start, window.end) if p is not None]
-    if expired := [p for p in points if now is not None and now.snapshot_by_id(p.snapshot_id) is None]:
+    is_same = now is not None and now.metadata.table_uuid == source.metadata.table_uuid
+    if expired := [p for p in points if is_same and now.snapshot_by_id(p.snapshot_id) is None]:
         raise MissingDataFileError(
             f"{what} is gone: the snapshot of {window.table} that names it has expired since this capture was planned. "
-            f"Capture again, from a snapshot that exists (expired: {', '.join(str(p.snapshot_id) for p in expired)})"
+            f"Run again, or capture from a snapshot that exists (expired: "
+            f"{', '.join(str(p.snapshot_id) for p in expired)})"
         )
     raise MissingDataFileError(
         f"{what} is gone, but a snapshot still names it: it was deleted outside of Iceberg, by an orphan removal with "

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.table.update.snapshot import ManageSnapshots
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata import refs
-from lake_assets.lake.metadata.metadata_commits import MovedError, now_ms
+from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.runtime.processes import OWNER, is_gone, owner
 
 # The prefix of tags on tables that are only read.
 PREFIX = "consumer."
 PROTECT_PROPERTY = "lake-assets.protect"
 log = logging.getLogger(__name__)
+_CAPTURE = re.compile(rf"{re.escape(PREFIX)}capture\.({OWNER})\.")
+# Tags that are no consumer's: they are gone when a job, capture or backfill is over.
+_PASSING = re.compile(rf"{re.escape(PREFIX)}(capture\..*|backfill-.*|.*\.step)")
 # Tables of others that could not be tagged: one warning a process says enough.
 _refused: set[str] = set()
 
@@ -33,8 +41,13 @@ def set_tags(lake: LakeBase, table: Table, tags: Mapping[str, int], days: int) -
         refs.set_tags(table, tags, days)
         return
     for tag, snapshot in tags.items():
-        version = f"AS OF VERSION {int(snapshot)} RETAIN {days} DAYS"
-        _alter(lake, table, f"CREATE OR REPLACE TAG {quote(tag)} {version}")
+        # The age of a tag is that of its snapshot.
+        age = refs.age_of(table, snapshot, days)
+        if table.format_version < 3:
+            _change(lake, table, lambda change, t=tag, s=snapshot, a=age: change.create_tag(s, t, max_ref_age_ms=a))
+        else:
+            version = f"AS OF VERSION {int(snapshot)} RETAIN {age // refs.DAY_MS} DAYS"
+            _alter(lake, table, f"CREATE OR REPLACE TAG {quote(tag)} {version}")
 
 
 def drop_tags(lake: LakeBase, table: Table, tags: Iterable[str]) -> None:
@@ -47,7 +60,22 @@ def drop_tags(lake: LakeBase, table: Table, tags: Iterable[str]) -> None:
         refs.drop(table, *tags)
         return
     for tag in tags:
-        _alter(lake, table, f"DROP TAG IF EXISTS {quote(tag)}")
+        if table.format_version >= 3:
+            _alter(lake, table, f"DROP TAG IF EXISTS {quote(tag)}")
+        elif tag in table.metadata.refs:
+            _change(lake, table, lambda change, t=tag: change.remove_tag(t))
+
+
+@retry(
+    retry=retry_if_exception_type(CommitFailedException),
+    wait=wait_random_exponential(multiplier=0.05, max=2),
+    stop=stop_after_attempt(8),
+    reraise=True,
+)
+def _change(lake: LakeBase, table: Table, change: Callable[[ManageSnapshots], object]) -> None:
+    """Change tags through PyIceberg, which needs no Spark, and does not write format v3."""
+    with lake.table(TableId.parse(table.name())).manage_snapshots() as changes:
+        change(changes)
 
 
 def is_of_others(table: Table) -> bool:
@@ -67,46 +95,69 @@ def is_protected(lake: LakeBase, table: Table) -> bool:
 def keep(lake: LakeBase, table: Table, tags: Mapping[str, int], days: int) -> None:
     """Keep snapshots of a source by tags for `days`, if the source is protected and its catalog allows it.
 
-    A source of another program may refuse it, which is logged once: then its own retention applies.
+    Never fails: a tag is a precaution. What a catalog or a storage refuses is logged; then the table's own retention
+    applies. Snapshots that have expired are left out.
     """
-    new = {tag: snapshot for tag, snapshot in tags.items() if not _is_kept(table, tag, snapshot, days)}
+    name = ".".join(table.name())
+    new = {
+        tag: snapshot
+        for tag, snapshot in tags.items()
+        if table.snapshot_by_id(snapshot) and not _is_kept(table, tag, snapshot, days)
+    }
     if not new or not is_protected(lake, table):
         return
-    name = ".".join(table.name())
     try:
         set_tags(lake, table, new, days)
     except (MovedError, CommitFailedException) as e:
         log.info("%s: the tags %s are not set for now: %s", name, ", ".join(new), e)
-    except Exception as e:
+    except Exception as e:  # catalogs and stores refuse in many ways
         if not is_of_others(table):
-            raise
-        # Catalogs and stores refuse in many ways, and no step depends on a tag of somebody else's table.
-        if name not in _refused:
+            log.warning("%s: the tags %s are not set (%s: %s)", name, ", ".join(new), type(e).__name__, e)
+        elif name not in _refused:
             _refused.add(name)
             log.warning(
-                "%s belongs to another program, and its snapshots cannot be tagged (%s: %s). Let its owner keep them "
-                "for longer than a run may be delayed, and declare `protect: false` in the lake's configuration",
+                "%s belongs to another program, and its snapshots cannot be tagged (%s: %s). Have its owner keep "
+                "snapshots for longer than this pipeline may be delayed. `protect: false` in the lake's configuration "
+                "ends this warning",
                 name, type(e).__name__, e,
             )  # fmt: skip
 
 
 def _is_kept(table: Table, tag: str, snapshot: int, days: int) -> bool:
-    """Whether a tag keeps a snapshot for `days`, or for a day less: so it is renewed once a day."""
-    ref, made = table.metadata.refs.get(tag), table.snapshot_by_id(snapshot)
-    if ref is None or made is None or ref.snapshot_id != snapshot:
+    """Whether a tag keeps a snapshot for `days`, or for a day less: so it is renewed once a day, or never if it is to
+    stay for years."""
+    ref = table.metadata.refs.get(tag)
+    if ref is None or ref.snapshot_id != snapshot:
         return False
-    ends = made.timestamp_ms + (ref.max_ref_age_ms or 0)
-    return ref.max_ref_age_ms is None or ends >= now_ms() + (days - 1) * refs.DAY_MS
+    if ref.max_ref_age_ms is None or ref.max_ref_age_ms >= 3650 * refs.DAY_MS:
+        return True
+    return ref.max_ref_age_ms >= refs.age_of(table, snapshot, days - 1)
 
 
-def release(lake: LakeBase, table: Table, tags: Iterable[str]) -> None:
-    """Drop tags that `keep` has set; if that fails, they expire."""
-    existing = [tag for tag in tags if tag in table.metadata.refs]
+def release(lake: LakeBase, name: TableId, tags: Callable[[Table], Iterable[str]]) -> None:
+    """Drop tags of a table that `keep` has set, chosen by its metadata; if that fails, they expire."""
     try:
-        if existing:
+        table = lake.find(name)
+        existing = [tag for tag in tags(table) if tag in table.metadata.refs] if table is not None else []
+        if table is not None and existing:
             drop_tags(lake, table, existing)
     except Exception as e:  # as in `keep`
-        log.info("%s: the tags %s stay until they expire: %s", ".".join(table.name()), ", ".join(existing), e)
+        log.info("%s: tags stay until they expire: %s", name, e)
+
+
+def of_dead_captures(table: Table) -> list[str]:
+    """Return the tags of open captures whose process has ended."""
+    return [tag for tag in table.metadata.refs if (match := _CAPTURE.match(tag)) and is_gone(match[1])]
+
+
+def of_capture() -> str:
+    """Return the beginning of the tags of one open capture of this process."""
+    return f"{PREFIX}capture.{owner()}.{uuid.uuid4().hex[:12]}"
+
+
+def is_consumer(tag: str) -> bool:
+    """Whether a tag is that of a consumer, and not of a running job, an open capture or a backfill."""
+    return tag.startswith(PREFIX) and not _PASSING.fullmatch(tag)
 
 
 def days_until(seconds: float) -> int:

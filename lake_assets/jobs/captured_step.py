@@ -20,13 +20,13 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType
 
 from lake_assets.capture import Capture, FieldRange, IcdcTables, capture, source_tags
-from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError, TableClaimedError
+from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
 from lake_assets.jobs import step_notes
 from lake_assets.jobs.changed_ranges_and_keys import changed_keys, united_ranges
 from lake_assets.jobs.job_watermark import move_watermark
 from lake_assets.jobs.step_notes import STEP_ID, StepNote, WindowNote
 from lake_assets.jobs.step_parameters import StepParameters, StepSource
-from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
+from lake_assets.jobs.step_settings import StepSettings, check_columns
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, to_properties
@@ -35,7 +35,7 @@ from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
 from lake_assets.tables.pending_windows import Window, continues, head_of, known_marks
 from lake_assets.tables.snapshot_retention import consumer_name, keep_sources
-from lake_assets.tables.writing.table_ddl import check_owner_in, set_properties
+from lake_assets.tables.writing.table_ddl import set_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,11 +115,13 @@ class CapturedStep:
         if name not in self.windows:
             raise JobError(
                 f"{self.table}: {name} is no source of this step{nearest(name, self.windows)}: its sources are "
-                f"{', '.join(self.windows)}. Name {name} among them (`inputs` in YAML)"
+                f"{', '.join(self.windows)}. Others are declared among them (`inputs` in YAML)"
             )
         if name not in self._captures:
             window = self.windows[name]
-            captured = capture(self.lake, name, window.start, window.end, table_uuid=window.head.uuid)
+            # What outlives the block has to be kept beyond the step's own tags.
+            keeps = self._settings.lifetime is not None
+            captured = capture(self.lake, name, window.start, window.end, table_uuid=window.head.uuid, keeps=keeps)
             self._captures[name] = self._scope.enter_context(captured)
         return self._captures[name]
 
@@ -237,11 +239,10 @@ class CapturedStep:
         self._forget()
 
     def _forget(self) -> None:
-        """Remove the note, and the tags on the ends of the windows."""
-        step_notes.remove(self.lake, self._note)
+        """Remove the tags on the ends of the windows, then the note: after it, the next step sets its own."""
         for source in self._settings.sources:
-            if (table := self.lake.find(source)) is not None:
-                source_tags.release(self.lake, table, [_end_tag(self.table)])
+            source_tags.release(self.lake, source, lambda _: [_end_tag(self.table)])
+        step_notes.remove(self.lake, self._note)
 
     def _move(self, target: Table | None) -> Literal["job", "step", "nobody"]:
         if target is not None and (others := step_notes.other_steps(target, self._note)):
@@ -266,7 +267,7 @@ class CapturedStep:
 
     @contextlib.contextmanager
     def before_job(self) -> Generator[None]:
-        """Let an error in the block count as one before the job: nothing of the job has run."""
+        """A block before the job: after an error in it, nothing of the job has run."""
         try:
             yield
         except BaseException:
@@ -278,7 +279,10 @@ class CapturedStep:
         message = f"{type(error).__name__}: {error}"[:1000]
         self._note = step_notes.change(self.lake, self._note, processes=(), error=message)
         has_not_run = isinstance(error, JobNotStartedError) or not self._may_have_run
-        if has_not_run or self._note.state(self.lake.find(self.table)) != "unknown":
+        state = "nothing-written" if has_not_run else self._note.state(self.lake.find(self.table))
+        if state == "nothing-written" and self._note.before:
+            step_notes.withdraw(self.lake, self._note)
+        elif state != "unknown":
             self._forget()
 
     def close(self) -> None:
@@ -331,8 +335,9 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     if not writes_target:
         _ensure_holder(lake, settings)
     former, target = step_notes.find_note(lake, table), lake.find(table)
-    _check_owner(target, settings)
+    settings.check_owner(target)
     again, resumed = step_notes.settled(former, target, "rerun" if rebuild else settings.on_unknown)
+    before = again.text if again else ""
     if rebuild and again:
         again, resumed = None, "everything is computed again, whatever the interrupted step before has written"
     tables = {s: lake.table(s) for s in settings.sources}
@@ -348,12 +353,13 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
         target.metadata.current_snapshot_id if target is not None else None,
         writes_target,
         hours=(settings.lifetime or timedelta(hours=step_notes.HOURS)).total_seconds() / 3600,
+        before=before,
     )
     note = replace(note, id=again.id) if again else note
     step_notes.claim(lake, note, former)
     # A whole step may have run since the target was loaded.
     if known_marks(lake.find(table)) != base:
-        step_notes.remove(lake, note)
+        step_notes.withdraw(lake, note)
         raise ConcurrentWriteError(
             f"{table}: another step absorbed the same windows at the same time. Run again: the next step takes what is "
             "pending then"
@@ -364,19 +370,6 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
             days = source_tags.days_until(note.hours * 3600)
             source_tags.keep(lake, tables[source], {_end_tag(table): window.head.snapshot}, days)
     return CapturedStep(lake, settings, windows, base, note, resumed)
-
-
-def _check_owner(target: Table | None, settings: StepSettings) -> None:
-    """Raise TableClaimedError if the table belongs to a pipeline, and the step to another one or to none."""
-    owner = target.properties.get(PIPELINE_PROPERTY) if target is not None else None
-    if target is None or owner in (None, STEP_OWNER, settings.owner):
-        return
-    if settings.owner == STEP_OWNER:
-        raise TableClaimedError(
-            f"{settings.table} belongs to pipeline {owner!r}, which runs its steps: name another table for this step, "
-            f"or remove {settings.table} from the pipeline and drop the table to have the job create it again"
-        )
-    check_owner_in(target, settings.table, settings.owner)
 
 
 def _end_tag(table: TableId) -> str:

@@ -42,10 +42,11 @@ def united_ranges(
             try:
                 hull |= change.ranges[column]
             except TypeError as e:
+                rest = ", ".join(f"{s}: {c}" for s in changed if s != source and (c := of_source(by, s)))
                 raise JobError(
                     f"{table}: `ranges`: {name} has another type in {source} than in {', '.join(of)}. Name "
-                    f"columns of one type by source, or give {source} a range of its own: `{{{name}: {{{of[0]}: "
-                    f"{of_source(by, of[0])}}}, NAME: {{{source}: {column}}}}}` ({e})"
+                    f"columns of one type by source, or give {source} a range of its own: `{{{name}: {{{rest}}}, "
+                    f"NAME: {{{source}: {column}}}}}` ({e})"
                 ) from e
             of.append(source)
         hulls[name] = hull

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from lake_assets.errors import ConcurrentWriteError, JobError, TableNotFoundError
@@ -14,6 +15,7 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import Watermark, Watermarks, to_properties
 from lake_assets.runtime.processes import is_gone
 from lake_assets.tables.pending_windows import known_marks
+from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_writer import TableWriter
@@ -66,6 +68,8 @@ def settle(lake: LakeBase, table: TableId, decision: Literal["done", "rerun"]) -
     # Processes of other machines are not visible from here; the user who settles the step knows.
     if any(is_gone(process) is False for process in note.processes):
         raise note.running()
+    if note.before and replace(note, processes=()).state(lake.find(table)) == "nothing-written":
+        note = step_notes.withdraw(lake, note) or note  # it is about the step before
     if decision == "rerun":
         return step_notes.change(lake, note, attempt=uuid.uuid4().hex, processes=(), is_rerun_requested=True)
     target = lake.find(table)
@@ -79,6 +83,7 @@ def settle(lake: LakeBase, table: TableId, decision: Literal["done", "rerun"]) -
         ends = {s: w.head for s, w in note.windows.items() if not _is_beyond(lake, base.get(s), s, w)}
         marks = {**base, **ends}
         move_watermark(lake, table, base, {**to_properties(marks), STEP_ID: note.id})
+    keep_sources(lake, table, map(TableId.parse, note.windows))
     step_notes.remove(lake, note)
     return note
 
@@ -88,4 +93,6 @@ def _is_beyond(lake: LakeBase, mark: Watermark | None, source: str, window: Wind
     table = lake.find(source)
     if mark is None or mark.snapshot is None or table is None or mark.uuid != window.uuid:
         return False
+    if window.end is None or table.snapshot_by_id(window.end) is None:
+        return mark.snapshot != window.start
     return window.head.snapshot in {s.snapshot_id for s in ancestors(table, mark.snapshot)}

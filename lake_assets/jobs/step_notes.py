@@ -71,6 +71,8 @@ class StepNote:
         hours: after that long, processes of other machines count as ended.
         error: the message, if the job failed.
         is_rerun_requested: whether somebody has decided to run the same windows again.
+        before: the text of the interrupted step before, if it is unknown what that one wrote; it is in force again if
+            this one writes nothing.
     """
 
     target: str
@@ -84,6 +86,7 @@ class StepNote:
     hours: float = HOURS
     error: str = ""
     is_rerun_requested: bool = False
+    before: str = ""
 
     @classmethod
     def of(cls, text: str) -> StepNote:
@@ -223,6 +226,8 @@ def settled(former: StepNote | None, target: Table | None, on_unknown: str) -> t
             raise former.running()
         case "done":
             return None, "the interrupted step before had committed"
+        case "nothing-written" if former.before:
+            return settled(StepNote.of(former.before), target, on_unknown)
         case "nothing-written":
             return None, "the step interrupted before wrote nothing"
         case "unknown":
@@ -274,6 +279,20 @@ def _swap(lake: LakeBase, note: StepNote, former: StepNote) -> None:
             transaction.set_properties({_NOTE: note.text})
     except (CommitFailedException, NoSuchTableError) as e:
         raise (find_note(lake, TableId.parse(note.target)) or former).running() from e
+
+
+def withdraw(lake: LakeBase, note: StepNote) -> StepNote | None:
+    """Take back the note of a step that has written nothing; return the note of the step before, if that is in force.
+
+    Raises:
+        StepRunningError: another step has taken its place.
+    """
+    if not note.before:
+        remove(lake, note)
+        return None
+    before = replace(StepNote.of(note.before), attempt=uuid.uuid4().hex, processes=())
+    _swap(lake, before, note)
+    return before
 
 
 def is_current(lake: LakeBase, note: StepNote) -> bool:

@@ -9,13 +9,14 @@ from typing import Literal
 
 from pyiceberg.table import Table
 
-from lake_assets.errors import PipelineError
+from lake_assets.errors import PipelineError, TableClaimedError
 from lake_assets.jobs.step_notes import StepNote
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.watermark import Watermark
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark
 from lake_assets.lake.names import nearest
 from lake_assets.tables.lost_history import started_again
 from lake_assets.tables.pending_windows import Window, window_of
+from lake_assets.tables.writing.table_ddl import check_owner_in
 
 # The owner of tables whose steps belong to no pipeline.
 STEP_OWNER = "lake.step"
@@ -63,6 +64,18 @@ class StepSettings:
             ),
         )
 
+    def check_owner(self, target: Table | None) -> None:
+        """Raise TableClaimedError if the table belongs to a pipeline, and the step to another one or to none."""
+        owner = target.properties.get(PIPELINE_PROPERTY) if target is not None else None
+        if target is None or owner in (None, STEP_OWNER, self.owner):
+            return
+        if self.owner == STEP_OWNER:
+            raise TableClaimedError(
+                f"{self.table} belongs to pipeline {owner!r}, which runs its steps: name another table for this step, "
+                f"or remove {self.table} from the pipeline and drop the table to have the job create it again"
+            )
+        check_owner_in(target, self.table, self.owner)
+
 
 def of_source(by: ByColumn, source: str) -> str | None:
     """Return the column or expression for a source; None: it has none."""
@@ -102,14 +115,14 @@ def names_of(tables: Sequence[str | TableId]) -> tuple[TableId, ...]:
 
 
 def columns_by_name(
-    table: TableId, setting: Literal["ranges", "keys"], declared: Sequence[str] | Mapping[str, ByColumn]
+    table: TableId, setting: Literal["ranges", "keys"], declared: Sequence[str] | Mapping[str, ByColumn] | None
 ) -> dict[str, ByColumn]:
     """Return ranges or keys by name; a list names columns.
 
     Raises:
         PipelineError: a name has no column.
     """
-    by_name: dict[str, ByColumn] = dict(declared if isinstance(declared, Mapping) else {n: n for n in declared})
+    by_name: dict[str, ByColumn] = dict(declared if isinstance(declared, Mapping) else {n: n for n in declared or ()})
     for name, by in by_name.items():
         if not by:
             raise PipelineError(

@@ -47,7 +47,8 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
         mark = marks.get(str(source))
         if mark is None or mark.snapshot is None:
             continue
-        source_tags.keep(lake, lake.table(source), {source_tags.PREFIX + name: mark.snapshot}, RETAIN_DAYS)
+        if (table := lake.find(source)) is not None:
+            source_tags.keep(lake, table, {source_tags.PREFIX + name: mark.snapshot}, RETAIN_DAYS)
 
 
 def release(lake: LakeBase, table: TableId) -> None:

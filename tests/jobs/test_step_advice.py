@@ -15,6 +15,7 @@ from lake_assets.errors import (
     CorruptMetadataError,
     HistoryError,
     JobError,
+    JobNotStartedError,
     LakeError,
     StepRunningError,
     StepUnknownError,
@@ -26,13 +27,15 @@ from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.metadata_commits import commit
 from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
+from lake_assets.runtime.processes import owner
 from tests.support.cli import invoke
 from tests.support.daily_job import DAILY, PLAYS, SCHEMA, append, job, new_rows, note, play, rows_of, rows_of_play
 from tests.support.upkeep import expire
 
 TARGET = TableId.parse(DAILY)
-# A process of another machine.
+# A process of another machine, and one that cannot exist.
 ELSEWHERE = f"{'0' * 8}_1_1"
+GONE = owner((2**22 + 1, 1.0))
 
 
 @pytest.fixture(autouse=True)
@@ -291,4 +294,33 @@ def test_a_step_that_is_done_does_not_take_back_a_watermark_that_is_further(medi
     append(media, rows_of_play(4, 4, 4), to_properties(marks))  # by a writer that does not know of steps
     assert invoke("step", DAILY, "--done").exit_code == 0
     assert read_marks(media.table(DAILY))[PLAYS].snapshot == head
+    goes_on(media)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("way", ["--done", "--rerun"])
+def test_a_rebuild_that_wrote_nothing_leaves_the_interrupted_step_as_it_was(
+    media: Lake, is_killed: bool, way: str
+) -> None:
+    job(media)
+    play(media, (3, 3, 3))
+    interrupted(media)
+    began = note(media)
+    assert began is not None
+    if way == "--rerun":
+        media.table(DAILY).delete("account = 3")
+    if is_killed:
+        left = media.step(DAILY, [PLAYS], rebuild=True)
+        left.__enter__()
+        step_notes.change(media, note(media) or began, processes=(GONE,))
+    else:
+        with pytest.raises(JobNotStartedError), media.step(DAILY, [PLAYS], rebuild=True):
+            raise JobNotStartedError("no program")
+    with pytest.raises(StepUnknownError) as error:
+        job(media)
+    follow(error.value, way)
+    if way == "--rerun":
+        with media.step(DAILY, [PLAYS]) as step:
+            assert step.id == began.id
+            append(media, new_rows(media, step), step.properties)
     goes_on(media)

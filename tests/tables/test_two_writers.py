@@ -32,7 +32,7 @@ def merged(people: Changes) -> Any:
     return rows.selectExpr("id", "city", "_change_type = 'delete' AS _deleted")
 
 
-@model("agg.merged", write="merge", key="id", inputs={"people": "final.people"})
+@model("agg.merged", write="merge", key="id", inputs={"people": "final.people"}, version="2")
 def merged_otherwise(people: Changes) -> Any:
     rows = people.feed(["id"]).where("_change_type <> 'update_before'")
     return rows.selectExpr("id", "concat(city, '!') AS city", "_change_type = 'delete' AS _deleted")
@@ -43,7 +43,7 @@ def by_city(people: Changes) -> Any:
     return people.affected().groupBy("city").count()
 
 
-@model("agg.by_city", write="replace-keys", key="city", replace="city", inputs={"people": "final.people"})
+@model("agg.by_city", write="replace-keys", key="city", replace="city", inputs={"people": "final.people"}, version="2")
 def by_city_otherwise(people: Changes) -> Any:
     return people.affected().groupBy("city").count().selectExpr("city", "count + 100 AS count")
 
@@ -53,7 +53,7 @@ def total(people: Changes) -> Any:
     return people.table.selectExpr("count(*) AS n")
 
 
-@model("agg.total", write="overwrite", inputs={"people": "final.people"})
+@model("agg.total", write="overwrite", inputs={"people": "final.people"}, version="2")
 def total_otherwise(people: Changes) -> Any:
     return people.table.selectExpr("count(*) + 100 AS n")
 

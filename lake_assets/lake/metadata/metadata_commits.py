@@ -34,6 +34,7 @@ from lake_assets.errors import CatalogUnavailableError
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata import rest_commits
 from lake_assets.lake.metadata.metadata_versions import version_of
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.metadata_json import decode
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,9 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
     if not point_at(catalog, loaded.name(), loaded.metadata_location, path):
         _delete(loaded, path)
         raise CommitFailedException(f"{'.'.join(loaded.name())} has been updated by another process")
-    if loaded.properties.get("write.metadata.delete-after-commit.enabled", "").lower() == "true":
+    # Another catalog may name an earlier version of another program's table.
+    is_own = PIPELINE_PROPERTY in loaded.properties
+    if is_own and loaded.properties.get("write.metadata.delete-after-commit.enabled", "").lower() == "true":
         listed = {entry["metadata-file"] for entry in changed["metadata-log"]}
         for entry in metadata.get("metadata-log", ()):
             if entry["metadata-file"] not in listed:

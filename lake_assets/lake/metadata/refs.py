@@ -15,6 +15,7 @@ from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, can
 
 __all__ = [
     "MovedError",
+    "age_of",
     "can_commit",
     "create_branch",
     "drop",
@@ -135,22 +136,39 @@ def with_tag(metadata: Metadata, tag: str, snapshot: int, days: int) -> Metadata
     return {**metadata, "refs": _held(refs)}
 
 
+def age_of(table: Table, snapshot: int, days: int) -> int:
+    """Return the maximum age of a reference that is to expire after `days`, in milliseconds.
+
+    Raises:
+        MovedError: the table no longer has the snapshot.
+    """
+    found = table.snapshot_by_id(snapshot)
+    return _age(None if found is None else found.timestamp_ms, days, f"{'.'.join(table.name())}", snapshot)
+
+
 def _ref(metadata: Metadata, kind: str, snapshot: int, days: int) -> dict[str, Any]:
     """Return a reference that expires after `days`.
+
+    Raises:
+        MovedError: the table no longer has the snapshot.
+    """
+    made = next((s["timestamp-ms"] for s in metadata.get("snapshots", ()) if s["snapshot-id"] == snapshot), None)
+    age = _age(made, days, str(metadata.get("location")), snapshot)
+    return {"snapshot-id": snapshot, "type": kind, "max-ref-age-ms": age}
+
+
+def _age(made: int | None, days: int, table: str, snapshot: int) -> int:
+    """Return the age at which a reference to a snapshot that was made at a time expires after `days`.
 
     Iceberg's age of a reference is that of its snapshot, which may be old. Rounded up to whole days: setting it again
     on the same day changes nothing.
 
-    Raises:
-        MovedError: the table no longer has the snapshot.
-
     Source: `RemoveSnapshots.computeRetainedRefs` of Iceberg
     """
-    made = next((s["timestamp-ms"] for s in metadata.get("snapshots", ()) if s["snapshot-id"] == snapshot), None)
     if made is None:
-        raise MovedError(f"{metadata.get('location')} no longer has snapshot {snapshot}")
+        raise MovedError(f"{table} no longer has snapshot {snapshot}")
     past = -(-max(now_ms() - made, 0) // DAY_MS)
-    return {"snapshot-id": snapshot, "type": kind, "max-ref-age-ms": (past + days) * DAY_MS}
+    return (past + days) * DAY_MS
 
 
 def _held(refs: Refs) -> Refs:
