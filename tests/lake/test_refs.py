@@ -21,11 +21,15 @@ from lake_assets.errors import ConcurrentWriteError, CorruptMetadataError, Model
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import successor_of
-from lake_assets.lake.metadata.watermark import Watermark, read_marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, read_marks
 from lake_assets.tables.writing.publication import Commit
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
-PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
+PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "3",
+    PIPELINE_PROPERTY: "own",  # versions of other programs' tables stay
+}
 
 
 def plain_table(lake: Lake) -> Table:
