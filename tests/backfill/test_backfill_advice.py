@@ -110,6 +110,7 @@ def test_an_undo_counts_the_rows_that_it_takes_back(history: History) -> None:
     damages.check()
 
 
+@pytest.mark.long
 def test_a_backfill_that_changed_nothing_is_in_no_undos_way(history: History) -> None:
     people, damages = history
     first = complete(begin(people))
@@ -119,6 +120,7 @@ def test_a_backfill_that_changed_nothing_is_in_no_undos_way(history: History) ->
     damages.check()
 
 
+@pytest.mark.long
 def test_an_undo_that_ends_before_the_other_record_is_marked_is_completed_by_whoever_looks(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,7 @@ def everywhere(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
     return around_backfills(points, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
     history: History, everywhere: Points
 ) -> None:

@@ -60,6 +60,7 @@ def keyless(sent: Any) -> Any:
     return {**sent, "key": None}
 
 
+@pytest.mark.long
 def test_a_later_snapshot_is_newer_and_tells_which_rows_are_gone(lake: Lake) -> None:
     feed = Feed(lake, "app.*")
 

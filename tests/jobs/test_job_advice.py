@@ -176,9 +176,12 @@ MISTAKES: list[tuple[dict[str, Any], str, list[dict[str, Any]]]] = [
 @pytest.mark.parametrize(
     ("wrong", "says", "correction"),
     [
-        pytest.param(wrong, says, correction, marks=[pytest.mark.system] if "command" in wrong else [])
+        pytest.param(
+            *(wrong, says, correction),
+            marks=[*[pytest.mark.system] * ("command" in wrong), *[pytest.mark.long] * (n > 0)],
+        )
         for wrong, says, corrections in MISTAKES
-        for correction in corrections
+        for n, correction in enumerate(corrections)
     ],
 )
 def test_a_declaration_that_is_corrected_as_its_error_says_runs(

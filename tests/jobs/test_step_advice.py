@@ -298,7 +298,7 @@ def test_a_step_that_is_done_does_not_take_back_a_watermark_that_is_further(medi
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("way", ["--done", "--rerun"])
+@pytest.mark.parametrize("way", ["--done", pytest.param("--rerun", marks=pytest.mark.long)])
 def test_a_rebuild_that_wrote_nothing_leaves_the_interrupted_step_as_it_was(
     media: Lake, is_killed: bool, way: str
 ) -> None:

@@ -170,7 +170,7 @@ def test_another_query_stops_a_log_and_each_way_on_works(
             {"name": "agg.log", "write": "overwrite", "sql": "SELECT *, {{ low('src.t', 'n') }} AS l FROM src.t"},
             marks=LONG,
         ),
-        {"name": "agg.log", "sql": "SELECT id, n FROM src.t"},
+        pytest.param({"name": "agg.log", "sql": "SELECT id, n FROM src.t"}, marks=LONG),
     ],
 )  # fmt: skip
 def test_a_log_that_becomes_another_kind_of_table_stops(

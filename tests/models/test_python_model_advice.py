@@ -342,6 +342,7 @@ def test_a_table_that_another_declaration_stopped_goes_on_once_it_is_mended_as_i
     assert ids == Counter({(name, i): 1 for name in outcomes for i in (1, 2, 3)})
 
 
+@pytest.mark.long
 def test_rows_that_share_a_key_with_rows_of_other_groups_are_told_of_the_key(lake: Lake) -> None:
     """Given rows of one id in two groups; and, as a change from outside, a stored row that is doubled."""
     source(lake)
@@ -369,6 +370,7 @@ def test_rows_that_share_a_key_with_rows_of_other_groups_are_told_of_the_key(lak
     assert rows_in(lake, "agg.corrected") == Counter([(1, "a"), (2, "b"), (4, "b"), (5, "b")])
 
 
+@pytest.mark.long
 def test_an_overwritten_table_that_stops_goes_on_in_each_way_that_its_error_names(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
