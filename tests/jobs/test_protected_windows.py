@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from lake_assets.errors import ConcurrentWriteError, MissingDataFileError, Snaps
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
+from lake_assets.lake.metadata.metadata_commits import commit
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import FILES_AFTER, sweep
 from lake_assets.tables.writing.arrow_writes import write_arrow
+from tests.support.cli import invoke
 from tests.support.daily_job import DAILY, PLAYS, append, job, new_rows, play, rows_of, rows_of_play
 from tests.support.upkeep import expire
 
@@ -188,12 +191,62 @@ def test_a_capture_that_is_killed_before_its_table_is_registered_leaves_nothing(
     files = files_of(media, PLAYS)
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "register_table", kill)
-        patch.setattr(icdc, "owner", lambda: GONE)
+        for module in (icdc, source_tags):
+            patch.setattr(module, "owner", lambda: GONE)
         with pytest.raises(Killed):
-            media.capture(PLAYS).icdc().__enter__()
+            media.capture(PLAYS).register_icdc(datetime.now(UTC) + timedelta(days=1))
     assert files_of(media, PLAYS) > files
+    assert list(tags(media).values()) == [head(media)]
+    assert media.consumers.list(PLAYS) == [], "no consumer is behind"
     assert [left.source for left in icdc.leftovers(media)] == [PLAYS]
     assert sweep(media, FILES_AFTER)
     assert files_of(media, PLAYS) == files
     assert icdc.leftovers(media) == []
+    assert tags(media) == {}
     assert not list((media.config.home / "at-work").glob("*"))
+
+
+def test_the_end_that_was_settled_by_hand_stays(media: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_HOME", str(media.config.home))
+    job(media)
+    play(media, (3, 3, 3))
+    end = head(media)
+    with pytest.raises(RuntimeError), media.step(DAILY, [PLAYS]) as step:
+        fail_after_writing(media, step)
+    assert invoke("step", DAILY, "--done").exit_code == 0
+    assert tags(media)[f"consumer.{DAILY}"] == end
+
+
+def test_tables_for_other_processes_keep_their_snapshots_as_long_as_they_are_declared_to_last(media: Lake) -> None:
+    job(media)
+    start = head(media)
+    play(media, (3, 3, 3))
+    end = head(media)
+    with media.step(DAILY, [PLAYS], lifetime=timedelta(days=9)) as step:
+        append(media, new_rows(media, step), step.properties)
+    play(media, (4, 4, 4))
+    job(media)
+    kept = {s: r for r in media.table(PLAYS).metadata.refs.values() if (s := r.snapshot_id) in (start, end)}
+    assert {*kept} == {start, end}
+    assert all((r.max_ref_age_ms or 0) >= timedelta(days=9).total_seconds() * 1000 for r in kept.values())
+
+
+def test_a_snapshot_that_is_old_is_tagged_for_the_days_from_now(media: Lake) -> None:
+    """Iceberg counts the age of a tag from its snapshot."""
+    table = media.table(PLAYS)
+    made = table.current_snapshot()
+    assert made is not None
+    ten_days = timedelta(days=10).total_seconds() * 1000
+    commit(
+        table,
+        lambda m: {
+            **m,
+            "snapshots": [{**s, "timestamp-ms": int(made.timestamp_ms - ten_days)} for s in m["snapshots"]],
+        },
+    )
+    source_tags.keep(media, media.table(PLAYS), {"consumer.x.step": made.snapshot_id}, 7)
+    age = media.table(PLAYS).metadata.refs["consumer.x.step"].max_ref_age_ms
+    assert age == timedelta(days=18).total_seconds() * 1000 or age == timedelta(days=17).total_seconds() * 1000
+    at = media.table(PLAYS).metadata_location
+    source_tags.keep(media, media.table(PLAYS), {"consumer.x.step": made.snapshot_id}, 7)
+    assert media.table(PLAYS).metadata_location == at, "it is kept for long enough"
