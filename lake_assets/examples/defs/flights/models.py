@@ -10,6 +10,7 @@ from lake_assets import Changes, Lookup, model
     "agg.flights_enriched",
     write="append",
     inputs={"flights": "raw.flights", "weather": "raw.weather", "planes": "raw.planes"},
+    on_query_change="rebuild",  # flights are only added, so the inputs tell all rows of the table
 )
 def enriched(flights: Changes, weather: Lookup, planes: Lookup) -> DataFrame:
     """Each flight, once, with the weather of the hour at its airport and the plane that flew."""
