@@ -164,6 +164,11 @@ class BackfillRecord:
     def ways_to_end(self) -> str:
         """How an open backfill comes to its end, by its state."""
         discard = f"discard it (`lake-assets discard {self.id}`)"
+        if self.is_running and self.state != "ready" and is_gone(self.process) is None:
+            return (
+                f"wait until it has ended ({self.process_text}, not visible from here). If its machine or container "
+                f"was restarted, `lake-assets discard {self.id}` says how to free it"
+            )
         if self.is_running and self.state != "ready":
             return f"wait until it has ended, or end its process ({self.process_text})"
         match self.state:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,8 @@ from pyiceberg.table import Table
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.backfill.side_lake import SideLake
-from lake_assets.capture import source_tags
+from lake_assets.capture import icdc, source_tags
+from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
@@ -21,6 +23,8 @@ from lake_assets.lake.metadata.file_deletion import delete_file
 from lake_assets.lake.metadata.metadata_commits import Metadata, read_metadata_at
 from lake_assets.lake.metadata.working_copies import COPIES, REVIEW_PROPERTY
 from lake_assets.tables.writing.table_ddl import set_properties
+
+log = logging.getLogger(__name__)
 
 
 def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
@@ -56,12 +60,16 @@ def discard_without_record(lake: Lake, backfill: str) -> list[str]:
     Nobody knows what it has published, so no data file is deleted.
     """
     records, tag = Records(lake), f"{refs.BACKFILL_TAG}{backfill}"
-    every = {name: lake.table(name) for namespace in lake.namespaces() for name in lake.tables(namespace)}
-    tables = [
-        str(name)
-        for name, table in every.items()
-        if tag in table.metadata.refs or table.properties.get(REVIEW_PROPERTY) == backfill
-    ]
+    names = (name for space in lake.namespaces() if space != icdc.NAMESPACE for name in lake.tables(space))
+    tables: list[str] = []
+    for name in names:
+        try:
+            table = lake.find(name)
+        except LakeError as e:  # another table, which nobody can read, is in no backfill's way
+            log.info("%s is left out: %s", name, e)
+            continue
+        if table is not None and (tag in table.metadata.refs or table.properties.get(REVIEW_PROPERTY) == backfill):
+            tables.append(str(name))
     if tables:
         left = tuple(TableRecord(table, "everything") for table in tables)
         record = BackfillRecord(backfill, "", "", left, state="discarding")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -193,7 +194,8 @@ def _between(column: str, kind: str, low: str, high: str) -> str:
 
 def _as_date(text: str) -> date | None:
     try:
-        return date.fromisoformat(text)
+        # Python also accepts 20240105, which does not compare with 2024-01-06 as text.
+        return date.fromisoformat(text) if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else None
     except ValueError:
         return None
 

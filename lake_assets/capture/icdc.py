@@ -153,9 +153,14 @@ def _noted(lake: LakeBase, source: Table, table: TableId, paths: Sequence[str]) 
     try:
         yield
     except Exception:
-        note.unlink(missing_ok=True)  # the files are deleted
+        _unlink(note)  # the files are deleted
         raise
-    note.unlink(missing_ok=True)
+    _unlink(note)
+
+
+def _unlink(note: Path) -> None:
+    with contextlib.suppress(OSError):  # there is none, or the folder is read-only
+        note.unlink()
 
 
 class _Files:

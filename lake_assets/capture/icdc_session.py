@@ -63,7 +63,7 @@ class OpenTables:
             keep: snapshots that tags keep from expiring while the tables are open.
         """
         self._expires = expires
-        tag = source_tags.of_capture()
+        tag = source_tags.of_capture(lasts=expires is not None)
         self._tags = {f"{tag}.{n}": snapshot for n, snapshot in enumerate(keep)}
         self._lake = lake
         self._source = source

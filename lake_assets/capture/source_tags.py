@@ -150,9 +150,9 @@ def of_dead_captures(table: Table) -> list[str]:
     return [tag for tag in table.metadata.refs if (match := _CAPTURE.match(tag)) and is_gone(match[1])]
 
 
-def of_capture() -> str:
-    """Return the beginning of the tags of one open capture of this process."""
-    return f"{PREFIX}capture.{owner()}.{uuid.uuid4().hex[:12]}"
+def of_capture(*, lasts: bool) -> str:
+    """Return the beginning of the tags of one open capture of this process, or of one that lasts beyond it."""
+    return f"{PREFIX}capture.{'lasting' if lasts else owner()}.{uuid.uuid4().hex[:12]}"
 
 
 def is_consumer(tag: str) -> bool:

@@ -303,12 +303,24 @@ def publish(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = Fal
     _end(loaded, as_json=as_json)
 
 
-def discard(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
+def discard(
+    backfill: Id,
+    pipeline: PipelineOption = None,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="its record is lost, and no process on any machine is at work on it")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Drop a backfill that is not published, and delete its files; also one whose record is lost or damaged."""
     lake = Lake.load_existing()
     try:
         Records(lake).get(backfill)
-    except (CorruptMetadataError, BackfillNotFoundError):
+    except (CorruptMetadataError, BackfillNotFoundError) as e:
+        if isinstance(e, BackfillNotFoundError) and not lost:
+            raise BackfillNotFoundError(
+                f"{e}. Records are in the home of the lake ({lake.config.home}): if another machine began it, discard "
+                f"it there. If its record is lost, `lake-assets discard {backfill} --lost` removes what is left of it"
+            ) from e
         is_known = Records(lake).has(backfill)
         tables = discard_without_record(lake, backfill)
         if not is_known and not tables:
@@ -316,7 +328,7 @@ def discard(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = Fal
         if as_json:
             print_json({"id": backfill, "state": "discarded", "tables": tables})
         else:
-            console.print(f"backfill {backfill} is discarded, whose record could not be read", markup=False)
+            console.print(f"backfill {backfill} is discarded; its record could not be read", markup=False)
         return
     loaded = _load(backfill, pipeline)
     loaded.discard()

@@ -157,11 +157,15 @@ _TOMBSTONE = "\n\n"
 
 
 def _plans(seen: Seen, hints: Hints) -> list[EventPlan]:
-    if seen.schema.startswith(_TOMBSTONE):
-        key = seen.schema.removeprefix(_TOMBSTONE)
-        return [plan_tombstone(_parsed(key)["fields"] if key else None, seen.shape, hints)]
     if seen.schema:
-        return [_with_schema(seen.schema, hints)]
+        try:
+            if not seen.schema.startswith(_TOMBSTONE):
+                return [_with_schema(seen.schema, hints)]
+            key = seen.schema.removeprefix(_TOMBSTONE)
+            return [plan_tombstone(_parsed(key)["fields"] if key else None, seen.shape, hints)]
+        except (KeyError, TypeError, AttributeError) as e:
+            what = f"it has no {e}" if isinstance(e, KeyError) else str(e)
+            raise UnsupportedEventError(f"the record's schema is none of Kafka Connect: {what}") from e
     record = parse_schema(seen.shape)
     forms = divided(record, hints.existing_columns)
     return [replace(plan_inferred(form, hints), records=of_form) for form, of_form in forms] or [

@@ -115,7 +115,7 @@ class CapturedStep:
         if name not in self.windows:
             raise JobError(
                 f"{self.table}: {name} is no source of this step{nearest(name, self.windows)}: its sources are "
-                f"{', '.join(self.windows)}. Others are declared among them (`inputs` in YAML)"
+                f"{', '.join(self.windows)}. To read another table, add it to them (`inputs` in YAML)"
             )
         if name not in self._captures:
             window = self.windows[name]
@@ -267,7 +267,7 @@ class CapturedStep:
 
     @contextlib.contextmanager
     def before_job(self) -> Generator[None]:
-        """A block before the job: after an error in it, nothing of the job has run."""
+        """Tell an error in the block from one of the job: of that job, nothing has run."""
         try:
             yield
         except BaseException:
@@ -276,13 +276,15 @@ class CapturedStep:
 
     def fail(self, error: BaseException) -> None:
         """Note that the job failed; without a trace if it is known what it has written."""
-        message = f"{type(error).__name__}: {error}"[:1000]
-        self._note = step_notes.change(self.lake, self._note, processes=(), error=message)
         has_not_run = isinstance(error, JobNotStartedError) or not self._may_have_run
-        state = "nothing-written" if has_not_run else self._note.state(self.lake.find(self.table))
-        if state == "nothing-written" and self._note.before:
+        ended = replace(self._note, processes=())
+        state = "nothing-written" if has_not_run else ended.state(self.lake.find(self.table))
+        if state == "unknown":
+            message = f"{type(error).__name__}: {error}"[:1000]
+            self._note = step_notes.change(self.lake, self._note, processes=(), error=message)
+        elif state == "nothing-written" and self._note.before:
             step_notes.withdraw(self.lake, self._note)
-        elif state != "unknown":
+        else:
             self._forget()
 
     def close(self) -> None:
@@ -337,7 +339,7 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     former, target = step_notes.find_note(lake, table), lake.find(table)
     settings.check_owner(target)
     again, resumed = step_notes.settled(former, target, "rerun" if rebuild else settings.on_unknown)
-    before = again.text if again else ""
+    before = again.without_before.text if again else ""
     if rebuild and again:
         again, resumed = None, "everything is computed again, whatever the interrupted step before has written"
     tables = {s: lake.table(s) for s in settings.sources}

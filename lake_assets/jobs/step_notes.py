@@ -105,6 +105,12 @@ class StepNote:
         return json.dumps(asdict(self))
 
     @property
+    def without_before(self) -> StepNote:
+        """The note alone, with the snapshot from before all attempts of which it is unknown what they wrote."""
+        snapshot = StepNote.of(self.before).snapshot if self.before else self.snapshot
+        return replace(self, before="", snapshot=snapshot)
+
+    @property
     def is_running(self) -> bool:
         """Whether one of its processes may still be running."""
         return any(self._may_run(process) for process in self.processes)

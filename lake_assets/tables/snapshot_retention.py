@@ -19,7 +19,7 @@ from lake_assets.capture.consumers import RETAIN_DAYS
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata import refs
-from lake_assets.lake.metadata.watermark import read_marks
+from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.races import as_race
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
     loaded = lake.find(target)
     if loaded is None:
         return
-    marks, name = read_marks(loaded), consumer_name(target)
+    marks, name = known_marks(loaded), consumer_name(target)
     for source in sources:
         mark = marks.get(str(source))
         if mark is None or mark.snapshot is None:

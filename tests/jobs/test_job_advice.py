@@ -118,7 +118,7 @@ MISTAKES: list[tuple[dict[str, Any], str, list[dict[str, Any]]]] = [
     ),
     (
         {"python": "plays_job:with_other"},
-        r"raw.other is no source of this step: its sources are raw.playback. Name raw.other among them \(`inputs`",
+        r"raw.other is no source of this step: its sources are raw.playback. To read another table, add it to them \(`inputs`",
         [{"inputs": [PLAYS, OTHER]}],
     ),
     (

@@ -229,8 +229,12 @@ def successor_of(metadata: Metadata, location: str, now: int) -> Metadata:
     """Return the metadata as successor of the file `location`, written at `now` (milliseconds since 1970)."""
     # Iceberg does not read metadata whose timestamps go back, and the clocks of writers differ.
     log_times = (entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ()))
-    limit = max(1, int(metadata.get("properties", {}).get("write.metadata.previous-versions-max", 100)))
+    properties = metadata.get("properties", {})
+    limit = max(1, int(properties.get("write.metadata.previous-versions-max", 100)))
     previous = {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": location}
+    if PIPELINE_PROPERTY not in properties:
+        # Its owner's next commit shortens the log of its versions, and deletes what it leaves out.
+        limit = len(metadata.get("metadata-log", ())) + 1
     return {
         **metadata,
         "last-updated-ms": max(now, metadata["last-updated-ms"], *log_times),
