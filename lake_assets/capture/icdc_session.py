@@ -194,8 +194,12 @@ def check_files(lake: LakeBase, source: Table, window: Window, planned: Plan) ->
     what = missing[0] + (f" (and {len(missing) - 1} more)" if len(missing) > 1 else "")
     now = lake.find(window.table)
     points = [p for p in (window.start, window.end) if p is not None]
-    is_same = now is not None and now.metadata.table_uuid == source.metadata.table_uuid
-    if expired := [p for p in points if is_same and now.snapshot_by_id(p.snapshot_id) is None]:
+    if now is None or now.metadata.table_uuid != source.metadata.table_uuid:
+        raise MissingDataFileError(
+            f"{what} is gone: {window.table} was dropped{' and created again' if now else ''} since this capture was "
+            "planned. Run again, or capture the table that is there now"
+        )
+    if expired := [p for p in points if now.snapshot_by_id(p.snapshot_id) is None]:
         raise MissingDataFileError(
             f"{what} is gone: the snapshot of {window.table} that names it has expired since this capture was planned. "
             f"Run again, or capture from a snapshot that exists (expired: "

@@ -153,6 +153,16 @@ def test_a_capture_whose_snapshot_expired_says_so_and_can_be_made_again(media: L
         assert media.table(tables.after or "").scan().to_arrow().num_rows == 1
 
 
+def test_a_capture_of_a_table_that_was_replaced_says_so(media: Lake) -> None:
+    captured = media.capture(PLAYS)
+    for file in captured.files:
+        Path(file.path.removeprefix("file://")).unlink()
+    media.catalog.drop_table(PLAYS)
+    play(media, (1, 1, 1))
+    with pytest.raises(MissingDataFileError, match="was dropped and created again since this capture was planned"):
+        captured.icdc().__enter__()
+
+
 # --- what lost races and kills leave ----------------------------------------------------------------------------------
 
 
