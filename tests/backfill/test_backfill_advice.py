@@ -64,7 +64,7 @@ def test_after_a_corrected_source_a_failed_backfill_is_resumed(lake: Lake) -> No
 
 @pytest.mark.parametrize(
     "state",
-    ["failed", "running", *(pytest.param(s, marks=LONG) for s in ("building", "ready", "discarding", "publishing"))],
+    ["running", *(pytest.param(s, marks=LONG) for s in ("failed", "building", "ready", "discarding", "publishing"))],
 )
 def test_a_second_backfill_is_told_how_the_first_one_comes_to_its_end(history: History, state: State | str) -> None:
     people, _ = history
@@ -200,6 +200,7 @@ def test_tables_that_reach_further_than_a_change_promise_no_share(lake: Lake, tm
 OLD, NEW = "SELECT g, count(*) AS n FROM src.t GROUP BY g", "SELECT g, count(*) + 100 AS n FROM src.t GROUP BY g"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["publish", "discard"])
 @pytest.mark.parametrize("on_query_change", ["rebuild", pytest.param("stop", marks=pytest.mark.long)])
 def test_readers_see_a_new_query_only_when_its_backfill_is_published(

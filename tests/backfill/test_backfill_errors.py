@@ -166,6 +166,7 @@ def computed(people: People) -> Counter[tuple[Any, ...]]:
     return Counter((r[1], r[2]) for r in people.rows("final.people").elements())
 
 
+@pytest.mark.long
 def test_the_states_of_a_backfill_lead_from_one_to_the_next(
     history: History, at_the_shell: Callable[[Lake], User]
 ) -> None:
@@ -252,6 +253,7 @@ def test_a_table_of_a_job_is_redone_by_its_job(
     assert rows_of(lake) == rows_of(lake, PLAYS) != Counter()
 
 
+@pytest.mark.long
 def test_what_cannot_be_built_aside_is_rebuilt(
     history: History, at_the_shell: Callable[[Lake], User], monkeypatch: pytest.MonkeyPatch
 ) -> None:

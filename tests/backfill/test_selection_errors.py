@@ -106,6 +106,7 @@ def test_a_selection_that_fits_no_row_says_which_one_would(
             assert people.lake.spark().table(people.lake.sql_name(table)).where(expected).count() == chosen.count()
 
 
+@pytest.mark.long
 def test_a_range_of_events_finds_the_keys_under_the_names_that_the_table_gives_them(
     lake: Lake, at_the_shell: Callable[[Lake], User]
 ) -> None:

@@ -20,7 +20,9 @@ from tests.support.capture_oracle import bag
 
 
 def files_below(location: str) -> set[Path]:
-    return {p for p in Path(urlparse(location).path).rglob("*") if p.is_file() and p.suffix != ".crc"}
+    """Files without checksums and without the versions of the table's own metadata: tags are commits to it."""
+    files = (p for p in Path(urlparse(location).path).rglob("*") if p.is_file() and p.suffix != ".crc")
+    return {p for p in files if p.parent.name != "metadata" or p.suffix != ".json"}
 
 
 @pytest.mark.parametrize(("version", "mode"), [(1, "copy-on-write"), (2, "merge-on-read"), (3, "merge-on-read")])
@@ -115,16 +117,11 @@ def test_permissions_are_advised_only_if_they_are_missing(
     plain_lake.ensure_namespace(("raw",))
     plain_lake.catalog.create_table("raw.t", rows.schema)
     plain_lake.table("raw.t").append(rows)
-    before = _without_versions(files_below(plain_lake.table("raw.t").location()))
+    before = files_below(plain_lake.table("raw.t").location())
     if isinstance(error, OSError):
         monkeypatch.setattr(PyArrowFile, "create", fail)
     else:
         monkeypatch.setattr(SqlCatalog, "register_table", fail)
     with pytest.raises(kind), plain_lake.capture("raw.t").icdc():
         raise AssertionError("unreachable")
-    assert _without_versions(files_below(plain_lake.table("raw.t").location())) == before
-
-
-def _without_versions(files: set[Path]) -> set[Path]:
-    """Files without those of the table's own metadata: tags are commits to it."""
-    return {f for f in files if f.parent.name != "metadata" or f.suffix != ".json"}
+    assert files_below(plain_lake.table("raw.t").location()) == before

@@ -138,7 +138,7 @@ STATEFUL = [t for t in TABLES if t not in ("no_key_full", "positions", "recreate
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [n if n == "debezium" else pytest.param(n, marks=pytest.mark.long) for n in FORMATS])
 @pytest.mark.parametrize("table", STATEFUL)
 def test_the_events_lead_to_the_rows_that_postgres_held(spark_lake: Lake, name: str, table: str) -> None:
     if name == "wal2json-v1" and table.startswith("emptied"):

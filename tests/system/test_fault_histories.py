@@ -52,7 +52,7 @@ def history(seed: int, home: Path, faults_each: int, patch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("seed", "faults_each"),
     [
-        *(pytest.param(seed, 1, marks=pytest.mark.long if seed else ()) for seed in SHORT),
+        *(pytest.param(seed, 1, marks=pytest.mark.long) for seed in SHORT),
         *(pytest.param(seed, 2, marks=pytest.mark.long) for seed in seeds(0, 10)),
     ],
 )

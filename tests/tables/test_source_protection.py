@@ -62,6 +62,7 @@ def test_models_follow_a_table_that_keeps_one_snapshot(source: Lake) -> None:
     assert snapshots_kept(source) == {"main": 1, "consumer": 1}
 
 
+@pytest.mark.long
 def test_a_backfill_and_its_undo_keep_what_they_need_of_it(source: Lake) -> None:
     pipeline = declared(source, SUMS, TOTAL)
     run(source, pipeline)
