@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +294,7 @@ class History:
                 self.open.build()
 
     @contextlib.contextmanager
-    def _killed_perhaps(self) -> Iterator[None]:
+    def _killed_perhaps(self) -> Generator[None]:
         """A context in which the process may end at a random point."""
         points, left = self.points, self.choose.choice([0, 0, 1, 2, 4, 8, 16])
         if points is None or not left:

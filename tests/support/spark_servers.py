@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from lake_assets import LakeConfig
@@ -18,7 +18,7 @@ from tests.support.processes import free_port, started
 
 
 @contextlib.contextmanager
-def connect_address(folder: Path) -> Iterator[str]:
+def connect_address(folder: Path) -> Generator[str]:
     """The address of a Spark Connect server that is up; it knows no lake of its own."""
     port, log = free_port(), folder / "server.log"
     spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | SHORT_JVM)
@@ -29,7 +29,7 @@ def connect_address(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def cluster_address(folder: Path) -> Iterator[str]:
+def cluster_address(folder: Path) -> Generator[str]:
     """The address of a standalone cluster's master, with one worker of two cores."""
     port, log = free_port(), folder / "cluster.log"
     spark_class = str(spark_home() / "bin" / "spark-class")
