@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.capture import icdc, source_tags
+from lake_assets.capture.icdc_session import OpenTables
 from lake_assets.errors import ConcurrentWriteError, MissingDataFileError, SnapshotExpiredError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.lake import TableId
@@ -120,7 +121,7 @@ def test_a_catalog_that_refuses_is_told_of_once_and_stops_nothing(
             play(media, (n, n, n))
     job(media)
     assert rows_of(media) == rows_of(media, PLAYS)
-    assert len([r for r in caplog.records if "belongs to another program" in r.message]) == 1
+    assert len([r for r in caplog.records if "belongs to another program" in r.getMessage()]) == 1
     assert "protect: false" in caplog.text
 
 
@@ -201,10 +202,11 @@ def test_a_capture_that_is_killed_before_its_table_is_registered_leaves_nothing(
     files = files_of(media, PLAYS)
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "register_table", kill)
+        patch.setattr(OpenTables, "close", lambda _: None)
         for module in (icdc, source_tags):
             patch.setattr(module, "owner", lambda: GONE)
         with pytest.raises(Killed):
-            media.capture(PLAYS).register_icdc(datetime.now(UTC) + timedelta(days=1))
+            media.capture(PLAYS).icdc().__enter__()
     assert files_of(media, PLAYS) > files
     assert list(tags(media).values()) == [head(media)]
     assert media.consumers.list(PLAYS) == [], "no consumer is behind"
