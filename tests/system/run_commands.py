@@ -8,11 +8,12 @@ Everything else comes from the environment. Exit code 1, and which command ended
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 from pathlib import Path
 
-from lake_assets import Lake, cli
+from lake_assets import Lake, LakeConfig, cli
 from lake_assets.backfill.backfill_record import Records
 
 
@@ -21,7 +22,7 @@ def main() -> int:
     for line in Path(sys.argv[1]).read_text().splitlines():
         words, expected = json.loads(line)
         if "{backfill}" in words:
-            newest = Records(Lake()).all()[-1].id
+            newest = Records(Lake(LakeConfig.load())).all()[-1].id
             words = [newest if w == "{backfill}" else w for w in words]
         print("---", *words, flush=True)
         sys.argv = ["lake-assets", *words]
@@ -36,4 +37,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    # Whatever keeps the process from ending is shown, and fails the test.
+    faulthandler.dump_traceback_later(30, exit=True)
+    sys.exit(code)
