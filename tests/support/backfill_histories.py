@@ -160,7 +160,7 @@ class History:
             else:
                 selection, self.redone = Selection(low="1", high="2", by="age"), {"ages": range(1, 3)}
         elif table == "agg.spans" and self.choose.random() < 0.7:
-            selection = Selection(low="1", high="2")
+            selection = Selection(low="1", high="2", by="age")
         self._begin(table, selection)
         if table != "final.people":
             self.redone = {"ids": []}
