@@ -8,6 +8,7 @@ several tables in one place. It is another lake in every other respect: same fil
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
@@ -118,7 +119,9 @@ class SideLake:
             metadata |= {"metadata-log": [], "properties": properties}
             name = TableId.parse(table.name())
             at = table.metadata.current_snapshot_id
-            pinned[name] = self._write(table, metadata, f"{'.'.join(name.parts)}-{at}", folder)
+            # Names may be longer than those of files, and have characters that files cannot have.
+            hashed = hashlib.sha256(json.dumps(name.parts).encode()).hexdigest()[:16]
+            pinned[name] = self._write(table, metadata, f"{hashed}-{at}", folder)
         self._register(pinned)
 
     def absorbed(self, record: BackfillRecord, source: Table) -> dict[str, int]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
 
 from lake_assets.capture import source_tags
 from lake_assets.capture.source_tags import PREFIX
@@ -63,7 +62,7 @@ class Consumers:
             snapshot_id: the absorbed snapshot; None: the current snapshot.
 
         Raises:
-            InvalidNameError: the name is invalid.
+            InvalidNameError: the name is invalid, or that of a branch.
             SnapshotNotFoundError: the table has no such snapshot, or none at all.
             SnapshotExpiredError: the snapshot has expired.
         """
@@ -91,7 +90,7 @@ class Consumers:
         consumers = [
             self._consumer(source, table_id, name, ref.snapshot_id)
             for name, ref in source.metadata.refs.items()
-            if source_tags.is_consumer(name) and ref.snapshot_ref_type == SnapshotRefType.TAG
+            if source_tags.is_consumer(source, name)
         ]
         return sorted(consumers, key=lambda c: (c.timestamp, c.name))
 
@@ -103,7 +102,7 @@ class Consumers:
         """
         table_id, tag = TableId.parse(table), _tag(name)
         source = self._lake.table(table_id)
-        if tag not in source.metadata.refs:
+        if not source_tags.is_tag(source, tag):
             existing = ", ".join(c.name for c in self.list(table_id)) or "none"
             raise ConsumerNotFoundError(f"{table_id} has no consumer {name!r}; it has: {existing}")
         source_tags.drop_tags(self._lake, source, [tag])

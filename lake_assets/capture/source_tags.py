@@ -10,12 +10,14 @@ from datetime import timedelta
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update.snapshot import ManageSnapshots
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.errors import InvalidNameError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata import refs
-from lake_assets.lake.metadata.metadata_commits import MovedError
+from lake_assets.lake.metadata.metadata_commits import MovedError, now_ms
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.runtime.processes import OWNER, is_gone, owner
 
@@ -24,8 +26,8 @@ PREFIX = "consumer."
 PROTECT_PROPERTY = "lake-assets.protect"
 log = logging.getLogger(__name__)
 _CAPTURE = re.compile(rf"{re.escape(PREFIX)}capture\.({OWNER})\.")
-# Tags that are no consumer's: they are gone when a job, capture or backfill is over.
-_PASSING = re.compile(rf"{re.escape(PREFIX)}(capture\..*|backfill-.*|.*\.step)")
+# Who tags a snapshot for longer is a consumer; jobs, captures and backfills are over sooner.
+_LASTING_DAYS = 3650
 # Tables of others that could not be tagged: one warning a process says enough.
 _refused: set[str] = set()
 
@@ -33,13 +35,20 @@ _refused: set[str] = set()
 def set_tags(lake: LakeBase, table: Table, tags: Mapping[str, int], days: int) -> None:
     """Create tags at snapshots, or move existing ones, in one commit if the catalog can; they expire after `days`.
 
+    Tags that are over are dropped with the same commit, since not every `expire_snapshots` drops them.
+
     Raises:
+        InvalidNameError: the table has a branch of this name.
         MovedError: the table no longer has one of the snapshots.
         CommitFailedException: every attempt lost a race.
     """
+    if branches := [tag for tag in tags if tag in table.metadata.refs and not is_tag(table, tag)]:
+        raise InvalidNameError(f"{'.'.join(table.name())} has a branch called {', '.join(branches)}, which stays")
+    over = [tag for tag in table.metadata.refs if tag not in tags and _is_over(table, tag)]
     if refs.can_commit(lake.catalog):
-        refs.set_tags(table, tags, days)
+        refs.set_tags(table, tags, days, drop=over)
         return
+    drop_tags(lake, table, over)
     for tag, snapshot in tags.items():
         # The age of a tag is that of its snapshot.
         age = refs.age_of(table, snapshot, days)
@@ -51,18 +60,21 @@ def set_tags(lake: LakeBase, table: Table, tags: Mapping[str, int], days: int) -
 
 
 def drop_tags(lake: LakeBase, table: Table, tags: Iterable[str]) -> None:
-    """Drop tags, as far as they exist.
+    """Drop tags, as far as they exist; a branch of this name stays.
 
     Raises:
         MovedError, CommitFailedException: see `set_tags`.
     """
+    tags = [tag for tag in tags if is_tag(table, tag)]
+    if not tags:
+        return
     if refs.can_commit(lake.catalog):
         refs.drop(table, *tags)
         return
     for tag in tags:
         if table.format_version >= 3:
             _alter(lake, table, f"DROP TAG IF EXISTS {quote(tag)}")
-        elif tag in table.metadata.refs:
+        else:
             _change(lake, table, lambda change, t=tag: change.remove_tag(t))
 
 
@@ -129,7 +141,7 @@ def _is_kept(table: Table, tag: str, snapshot: int, days: int) -> bool:
     ref = table.metadata.refs.get(tag)
     if ref is None or ref.snapshot_id != snapshot:
         return False
-    if ref.max_ref_age_ms is None or ref.max_ref_age_ms >= 3650 * refs.DAY_MS:
+    if ref.max_ref_age_ms is None or ref.max_ref_age_ms >= _LASTING_DAYS * refs.DAY_MS:
         return True
     return ref.max_ref_age_ms >= refs.age_of(table, snapshot, days - 1)
 
@@ -155,9 +167,29 @@ def of_capture(*, lasts: bool) -> str:
     return f"{PREFIX}capture.{'lasting' if lasts else owner()}.{uuid.uuid4().hex[:12]}"
 
 
-def is_consumer(tag: str) -> bool:
-    """Whether a tag is that of a consumer, and not of a running job, an open capture or a backfill."""
-    return tag.startswith(PREFIX) and not _PASSING.fullmatch(tag)
+def is_consumer(table: Table, tag: str) -> bool:
+    """Whether a table's tag is that of a consumer, and not of a running job, an open capture or a backfill."""
+    if not tag.startswith(PREFIX) or not is_tag(table, tag):
+        return False
+    ref = table.metadata.refs[tag]
+    return ref.max_ref_age_ms is None or ref.max_ref_age_ms >= refs.age_of(table, ref.snapshot_id, _LASTING_DAYS)
+
+
+def _is_over(table: Table, tag: str) -> bool:
+    """Whether a tag of `keep` has expired, as Iceberg counts: from its snapshot on."""
+    if not tag.startswith(PREFIX) or not is_tag(table, tag):
+        return False
+    ref = table.metadata.refs[tag]
+    snapshot = table.snapshot_by_id(ref.snapshot_id)
+    if ref.max_ref_age_ms is None or snapshot is None:
+        return False
+    return now_ms() - snapshot.timestamp_ms > ref.max_ref_age_ms
+
+
+def is_tag(table: Table, name: str) -> bool:
+    """Whether a table has a tag of this name, and not a branch."""
+    ref = table.metadata.refs.get(name)
+    return ref is not None and ref.snapshot_ref_type == SnapshotRefType.TAG
 
 
 def days_until(seconds: float) -> int:

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.table import Table
 
 from lake_assets import Lake
+from lake_assets.capture import source_tags
 from lake_assets.errors import (
     CaptureWriteError,
     ColumnNotFoundError,
@@ -143,6 +144,19 @@ def test_a_registered_consumer_keeps_its_snapshot(cold: Lake) -> None:
         cold.consumers.register("a.t", "no spaces")
     with pytest.raises(SnapshotNotFoundError):
         cold.consumers.register("a.t", "x", 42)
+
+
+def test_consumers_are_told_from_jobs_and_captures_by_how_long_they_stay(cold: Lake) -> None:
+    """Names tell nothing: a table may be called `step`, or be in a namespace called `capture`."""
+    ids = make(cold)
+    names = ["agg.step", "capture.users", "backfill-loader"]
+    for name in names:
+        cold.consumers.register("a.t", name, ids[0])
+    passing = {f"{source_tags.PREFIX}{name}": ids[0] for name in ("agg.daily.step", "capture.lasting.0", "backfill-b1")}
+    source_tags.keep(cold, cold.table("a.t"), passing, 400)
+    assert [c.name for c in cold.consumers.list("a.t")] == sorted(names)
+    cold.consumers.remove("a.t", "agg.daily.step")  # of a job that was killed
+    assert f"{source_tags.PREFIX}agg.daily.step" not in cold.table("a.t").metadata.refs
 
 
 def test_planning_opens_only_manifests_that_differ(cold: Lake) -> None:

@@ -6,7 +6,7 @@ main to a branch and drop the branch, unless main has moved. `tests/lake/test_re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyiceberg.table import Table
@@ -55,9 +55,15 @@ def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
     set_tags(table, {tag: snapshot}, days)
 
 
-def set_tags(table: Table, tags: Mapping[str, int], days: int) -> None:
-    """Create or move several tags in one commit, as `set_tag` does."""
-    _commit(table, lambda refs, metadata: refs.update({t: _ref(metadata, "tag", s, days) for t, s in tags.items()}))
+def set_tags(table: Table, tags: Mapping[str, int], days: int, *, drop: Iterable[str] = ()) -> None:
+    """Create or move several tags in one commit, as `set_tag` does, and drop others."""
+
+    def change(refs: Refs, metadata: Metadata) -> None:
+        for tag in drop:
+            refs.pop(tag, None)
+        refs.update({t: _ref(metadata, "tag", s, days) for t, s in tags.items()})
+
+    _commit(table, change)
 
 
 def publish(
