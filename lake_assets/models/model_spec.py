@@ -125,6 +125,12 @@ def declared(spec: ModelSpec) -> dict[str, str]:
     return {DECLARED_PROPERTY: json.dumps(declaration, ensure_ascii=False)}
 
 
+def is_of_query(table: Table) -> bool:
+    """Whether a query built a table: then its properties hold the model."""
+    is_of_code = table.properties.get(FINGERPRINT_PROPERTY, "").startswith("python:")
+    return DECLARED_PROPERTY in table.properties and not is_of_code
+
+
 def spec_of(name: TableId, table: Table) -> ModelSpec:
     """Return the model that last built a table, from the table's properties.
 

@@ -39,6 +39,7 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, reason_rows_depend
 from lake_assets.models.steps.model_step import ModelStep
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope, rows_of_partitions
 from lake_assets.pipeline.step_retries import absorb, retried
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
@@ -242,6 +243,8 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
     forget_failed(lake, spec.table, table)
     if why := step_of(spec).why_not_rebuilt(table):
         raise RebuildError(why)
+    if why := after_redeclaration(lake, spec):
+        raise DefinitionChangedError(f"rows of {name} cannot be recomputed by another declaration than its own: {why}")
     head, marks = table.metadata.current_snapshot_id, read_marks(table)
     with contextlib.ExitStack() as scope:
         expected = _expected(lake, spec, table, chosen, scope)

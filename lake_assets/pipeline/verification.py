@@ -55,8 +55,10 @@ from lake_assets.pipeline.row_comparison import (
     totals,
 )
 from lake_assets.pipeline.table_graph import ComputedSpec, lookups_of
+from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
+from lake_assets.tables.table_step import in_review, review_of
 from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, KEY_PROPERTY
 
@@ -234,9 +236,12 @@ def expected_rows(
     if (stored := table.properties.get(FINGERPRINT_PROPERTY)) is None:
         raise NotRunError(f"{spec.table} was not created by a model: it has no query to compare with")
     if stored != spec.definition:
+        if backfill := review_of(table):
+            raise in_review(spec.table, backfill)
         raise DefinitionChangedError(
-            f"the {'declaration' if is_python else 'query'} of {spec.table} was changed since the table was computed: "
-            f"run `lake-assets rebuild {spec.table}`, then verify"
+            step_of(spec).why_not_rebuilt(table)
+            or f"the {'declaration' if is_python else 'query'} of {spec.table} was changed since the table was "
+            f"computed: run `lake-assets rebuild {spec.table}`, then verify"
         )
     if is_python and spec.model.past and spec.model.full is None:
         advice = "" if spec.place is None else ". With `full`, a function that computes all of its rows, it can"

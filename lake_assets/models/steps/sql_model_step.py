@@ -22,7 +22,7 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import DefinitionChangedError, HistoryError, ModelError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
-from lake_assets.models.model_spec import ModelSpec, spec_of
+from lake_assets.models.model_spec import ModelSpec, is_of_query, spec_of
 from lake_assets.models.operators.kept_frames import Frames, types_of
 from lake_assets.models.operators.operator_types import mixed_types_reason
 from lake_assets.models.sql.model_plan import ModelPlan
@@ -43,6 +43,7 @@ from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_step import review_of
 from lake_assets.tables.writing.publication import Commit
+from lake_assets.tables.writing.table_ddl import columns_of
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,13 @@ _OF_A_PART = (
 
 @dataclass(frozen=True)
 class SqlModelStep(ModelStep[ModelSpec]):
-    """Maintaining the result of a query."""
+    """Maintaining the result of a query.
+
+    Attributes:
+        is_former: whether the query is the one that built the table, while another one is declared.
+    """
+
+    is_former: bool = False
 
     def check(self) -> None:
         """Raise ModelError if the query cannot be used."""
@@ -93,11 +100,11 @@ class SqlModelStep(ModelStep[ModelSpec]):
 
     def former(self, table: Table | None) -> SqlModelStep | None:
         """Return the step by the query that built a table, while a backfill with the declared one is open."""
-        if table is None or not review_of(table) or self.is_same_definition(table):
+        if table is None or not review_of(table) or self.is_same_definition(table) or not is_of_query(table):
             return None
         built = spec_of(self.spec.table, table)
         own = {n: getattr(built, n) for n in ("sql", "sources", "key", "span", "full_above", "partitions")}
-        return SqlModelStep(replace(self.spec, **own, origin=None, refused=""))
+        return SqlModelStep(replace(self.spec, **own, origin=None, refused=""), is_former=True)
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return one window per source of the query in effect."""
@@ -137,7 +144,11 @@ class SqlModelStep(ModelStep[ModelSpec]):
     ) -> ComputedModel:
         """Compute the touched rows of the result, or all of them."""
         spec, plan = self.spec, planned(self.spec, due.sources)
-        commit = Commit(lake, spec.table, due.table, due.marks, Gate(lake, spec.table, spec.audits, plan.key))
+        gate = Gate(lake, spec.table, spec.audits, plan.key)
+        if self.is_former:
+            # Audits are declared for the columns of the other query.
+            gate = gate.fitting(columns_of(lake, spec.table))
+        commit = Commit(lake, spec.table, due.table, due.marks, gate)
         captures = self.captures(lake, due, plan, scope)
         if due.rebuild:
             for captured in captures.values():

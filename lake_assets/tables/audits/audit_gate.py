@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from lake_assets.capture import capture
-from lake_assets.errors import AuditFailedError, UnsupportedCaptureError
+from lake_assets.errors import AuditFailedError, PipelineError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import keeps_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -54,6 +54,17 @@ class Gate:
     def check(self, types: Mapping[str, str]) -> None:
         """Refuse audits that do not match the table's columns, by Spark SQL type; see `check_audits`."""
         check_audits(self._lake, self._table, self._audits, self._key, types)
+
+    def fitting(self, types: Mapping[str, str]) -> Gate:
+        """Return the same without the audits that do not match these columns, by Spark SQL type."""
+        return Gate(self._lake, self._table, [a for a in self._audits if self._fits(a, types)], self._key)
+
+    def _fits(self, audit: Audit, types: Mapping[str, str]) -> bool:
+        try:
+            check_audits(self._lake, self._table, [audit], self._key, types)
+        except PipelineError:
+            return False
+        return True
 
     def properties(self, table: Table) -> dict[str, str]:
         """Return the properties of a commit that is published only if the blocking audits pass."""
