@@ -163,15 +163,15 @@ class Backfill:
 
     def _prepare(self) -> None:
         """Make the working copies, unless they exist; a process that was killed while it made them begins again."""
+        for spec in self._specs:
+            # From here on, no other run brings the new declaration to readers.
+            if after_redeclaration(self._lake, spec):
+                set_properties(self._lake, spec.table, {REVIEW_PROPERTY: self.record.id})
         if all(t.metadata for t in self.record.tables):
             publishing.check_starts(self._lake, self.record)
             # What was corrected in the sources, since audits failed, has to be seen.
             self._pin_sources()
             return
-        for spec in self._specs:
-            # From here on, no other run brings the new declaration to readers.
-            if after_redeclaration(self._lake, spec):
-                set_properties(self._lake, spec.table, {REVIEW_PROPERTY: self.record.id})
         tables = []
         for record in self.record.tables:
             table = self._lake.table(record.table)
@@ -180,14 +180,16 @@ class Backfill:
                 # Until it is published, the copy needs the files of its first snapshot.
                 refs.set_tag(table, self.record.tag, start, publishing.BUILDING_DAYS)
             tables.append((self._lake.table(record.table), start))
-        self._pin_sources()
         paths = self._side.copy_tables(tables)
         starts = {TableId.parse(table.name()): start for table, start in tables}
         done = [
             replace(t, start=starts[TableId.parse(t.table)], metadata=paths[TableId.parse(t.table)])
             for t in self.record.tables
         ]
-        self._save(replace(self.record, tables=tuple(done)))
+        self.record = replace(self.record, tables=tuple(done))
+        # After the copies: they tell what they have absorbed, and main may have absorbed more by now.
+        self._pin_sources()
+        self._save(self.record)
 
     def _redo(self, spec: Spec, at: TableRecord, pins: SnapshotPins) -> Outcome:
         lake, chunk = self._side.lake, at.chunks[at.done]
@@ -261,6 +263,7 @@ class Backfill:
         Raises:
             BackfillError: it is not built, or micro-batches were faster each time.
             StaleBackfillError: a table was changed on main other than by micro-batches.
+            DefinitionChangedError: nobody has reviewed the present declaration of a table.
         """
         self._check_not_discarded()
         if self.record.state not in ("ready", "publishing"):
@@ -278,6 +281,7 @@ class Backfill:
 
     def _publish(self) -> None:
         publishing.check_starts(self._lake, self.record)
+        publishing.check_reviewed(self._side, self.record, self._specs)
         for _ in range(_ROUNDS):
             self._catch_up()
             try:
@@ -329,7 +333,8 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
     if past.state != "published":
         how = f". First {past.ways_to_end}" if past.is_open else _advice(records, past)
         raise BackfillError(f"only a published backfill can be undone, and {past.id} is {past.state}{how}")
-    publishing.check_undoable(lake, past, [publishing.settled(lake, r) for r in records.all()])
+    others = [publishing.settled(lake, r) for r in records.all()]
+    publishing.check_undoable(lake, past, others, pipeline.specs(lake, alone=False))
     tables = [
         TableRecord(
             t.table,

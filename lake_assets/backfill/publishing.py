@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pyiceberg.exceptions import CommitFailedException
@@ -14,7 +14,13 @@ from lake_assets.backfill import cleanup
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, State, TableRecord
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.capture import source_tags
-from lake_assets.errors import BackfillError, ConcurrentWriteError, LakeError, StaleBackfillError
+from lake_assets.errors import (
+    BackfillError,
+    ConcurrentWriteError,
+    DefinitionChangedError,
+    LakeError,
+    StaleBackfillError,
+)
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
@@ -36,7 +42,9 @@ from lake_assets.lake.metadata.snapshot_log import ancestors, between
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import Watermark, back_to_watermark, read_marks
 from lake_assets.lake.metadata.working_copies import grafted, is_redefined
+from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.redo import RECOMPUTED_PROPERTY
+from lake_assets.pipeline.table_graph import Spec
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
@@ -105,6 +113,19 @@ def check_starts(lake: Lake, record: BackfillRecord) -> None:
                 f"for {BUILDING_DAYS} days, or until the table is replaced. Discard the backfill (`lake-assets "
                 f"discard {record.id}`) and begin again"
             )
+
+
+def check_reviewed(side: SideLake, record: BackfillRecord, specs: Iterable[Spec]) -> None:
+    """Raise DefinitionChangedError if tables are declared otherwise than when somebody was asked to review them."""
+    if record.publish != "manual" or record.state != "ready":
+        return
+    if changed := [str(s.table) for s in specs if after_redeclaration(side.lake, s)]:
+        raise DefinitionChangedError(
+            f"the declaration of {', '.join(changed)} has changed since the backfill {record.id} was built, so nobody "
+            f"has reviewed what it would publish. `lake-assets resume {record.id}` builds it by the present "
+            f"declaration, for another review. Or restore the former one, or discard the backfill (`lake-assets "
+            f"discard {record.id}`)"
+        )
 
 
 class _Graft:
@@ -338,8 +359,10 @@ def mark_undone(records: Records, record: BackfillRecord) -> None:
         state = "published" if state == "undone" else "undone"
 
 
-def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[BackfillRecord]) -> None:
-    """Raise BackfillError if a published backfill cannot be taken back."""
+def check_undoable(
+    lake: LakeBase, past: BackfillRecord, others: Sequence[BackfillRecord], specs: Iterable[Spec]
+) -> None:
+    """Raise BackfillError if a published backfill cannot be taken back; `specs` are the declared tables."""
     tables = {t.table for t in past.tables}
     later = [r for r in others if r.state == "published" and r.published > past.published]
     # One that takes a later one back leaves the tables as they were.
@@ -350,9 +373,15 @@ def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[Backfi
             f"the backfill {past.id} cannot be undone: {', '.join(built)} redid some of its tables later. Undo "
             f"{built[-1]} first (`lake-assets undo {built[-1]}`)"
         )
+    changed = {str(s.table) for s in specs if after_redeclaration(lake, s)}
     for t in past.tables:
         if t.after is None:
             continue
+        if t.table in changed:
+            raise BackfillError(
+                f"the backfill {past.id} cannot be undone while {t.table} is declared otherwise than its rows were "
+                "computed: its rows from before do not follow the new declaration. Declare it as before, then undo"
+            )
         if t.redefined:
             raise BackfillError(
                 f"the backfill {past.id} cannot be undone: the declaration of {t.table} changed with it, and its "

@@ -178,8 +178,8 @@ def show_plan(planned: BackfillPlan) -> None:
 
 
 def _rows_text(planned: TablePlan) -> str:
-    """Return how many rows change: an estimate, the bound, and what past backfills changed."""
-    text = f"at most {planned.most:,}"
+    """Return how many rows change: an estimate, the bound of stored rows, and what past backfills changed."""
+    text = f"at most {planned.most:,} stored, plus new"
     if planned.rows < planned.most:
         text = f"about {planned.rows:,}, {text}"
     if planned.changed:
