@@ -179,8 +179,10 @@ class _Graft:
                 raise self._stale("another program wrote to it")
         own = {t.table for t in self._backfill.tables}
         marks, copied = read_marks(self.table), read_marks(self.copy)
+        # Another query may read fewer sources: what main absorbs of the others is none of the copy's.
+        read = copied if self.is_redefined else marks
         for source, mark in marks.items():
-            if source not in own and not self._has(source, copied.get(source), mark):
+            if source in read and source not in own and not self._has(source, copied.get(source), mark):
                 raise ConcurrentWriteError(f"{self.record.table} has absorbed more of {source} than its working copy")
 
     @property

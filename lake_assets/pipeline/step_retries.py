@@ -60,7 +60,7 @@ def absorb(
     def run() -> Outcome:
         outcome = step.absorb(lake, pins or SnapshotPins(), rebuild=rebuild)
         if outcome.status == "absorbed":
-            _keep(lake, step)
+            _keep(lake, step, outcome)
         return outcome
 
     try:
@@ -174,7 +174,7 @@ def _make_ready(lake: LakeBase, name: TableId) -> None:
         raise ConcurrentWriteError(f"{name}: another writer committed before this step began: {e}") from e
 
 
-def _keep(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> None:
+def _keep(lake: LakeBase, step: TableStep[Any, SnapshotPins], outcome: Outcome) -> None:
     """Tag the snapshots that the next step needs. If a run is killed before this, the tags lag, which is harmless."""
     spec = step.spec
     if step.is_only_writer:
@@ -182,4 +182,6 @@ def _keep(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> None:
     else:
         release(lake, spec.table)
     if spec.sources:
-        keep_sources(lake, spec.table, spec.sources)
+        # While another query is reviewed, the step reads the sources of the former one.
+        read = (TableId.parse(window.source) for window in outcome.windows)
+        keep_sources(lake, spec.table, dict.fromkeys((*spec.sources, *read)))

@@ -213,6 +213,24 @@ def test_a_review_that_was_killed_while_it_began_hides_the_new_query_and_leaves_
 
 
 @LONG
+def test_the_former_query_keeps_the_snapshots_that_it_needs_of_sources_that_the_new_one_does_not_read(
+    lake: Lake, declared: Declare
+) -> None:
+    make(lake, "g INT, n INT", "(7, 7)", name="src.other")
+    p = declared(FIRST.replace("src.t", "src.other"))
+    backfill = reviewed(lake, p)
+    for n in (5, 6):
+        insert(lake, f"(1, {n})")
+        run(lake, p)
+        insert(lake, f"(2, {n})")
+        compact_and_expire(lake, "src.t")
+    run(lake, p)
+    assert rows_in(lake, "agg.n") == Counter({(1, 12): 1, (2, 13): 1})
+    backfill.publish()
+    assert rows_in(lake, "agg.n") == Counter({(7, 7): 1})
+
+
+@LONG
 def test_two_open_reviews_of_tables_that_read_each_other_are_published_in_any_order(lake: Lake, tmp_path: Path) -> None:
     make(lake, "g INT, n INT", "(1, 1)", "(2, 2)")
 

@@ -13,11 +13,20 @@ import pytest
 from lake_assets import Changes, Lake, Pipeline, model
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.row_selection import Selection
-from lake_assets.errors import BackfillError, DefinitionChangedError, LakeError, ModelError, PipelineError, RebuildError
+from lake_assets.errors import (
+    BackfillError,
+    DefinitionChangedError,
+    KeyMissingError,
+    LakeError,
+    ModelError,
+    PipelineError,
+    RebuildError,
+)
 from lake_assets.lake import TableId
 from lake_assets.pipeline.redo import redo_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.pipeline.verification import verify
+from lake_assets.tables.writing.table_ddl import key_in
 from tests.support.cli import invoke
 from tests.support.pipeline_files import yaml_of
 from tests.support.pipeline_runs import run
@@ -234,6 +243,33 @@ def test_a_python_function_that_appends_keeps_its_rows(lake: Lake) -> None:
     declare("2").rebuild(lake, "agg.log", past="keep")
     assert rows_in(lake, "agg.log") == Counter({(1, "insert", "1"): 1, (2, "insert", "1"): 1, (2, "delete", "2"): 1})
     assert run(lake, declare("2"))["agg.log"].status == "nothing"
+
+
+@pytest.mark.parametrize("key", [["id", "n"], pytest.param([], marks=LONG), pytest.param(["n"], marks=LONG)])
+def test_a_kept_table_has_the_key_that_its_rows_have(lake: Lake, tmp_path: Path, key: list[str]) -> None:
+    """Readers join by it. Rows that share a declared key would become copies of one row with the next change."""
+    make(lake, "id INT, n INT", "(1, 1)", "(2, 1)", "(3, 1)")
+    sql = "SELECT id, n, now() AS at FROM {{ changes('src.t') }}"
+
+    def declare(key: list[str]) -> Pipeline:
+        how = {"write": "merge", "key": key} if key else {"write": "append"}
+        return Pipeline.load(yaml_of(tmp_path, [{"name": "agg.k", "sql": sql, **how}]))
+
+    run(lake, declare(["id"]))
+    before = rows_in(lake, "agg.k")
+    p = declare(key)
+    insert(lake, "(1, 2)", "(4, 1)")
+    if key == ["n"]:
+        with pytest.raises(KeyMissingError, match=r"3 of the rows that it keeps share \(1,\).*the former one \(id\)"):
+            p.rebuild(lake, "agg.k", past="keep")
+        assert rows_in(lake, "agg.k") == before
+        p = declare(["id"])
+    else:
+        p.rebuild(lake, "agg.k", past="keep")
+        assert before <= rows_in(lake, "agg.k")
+    run(lake, p)
+    assert key_in(lake.table("agg.k")) == tuple(["id"] if key == ["n"] else key)
+    assert {r[:2] for r in rows_in(lake, "agg.k")} >= {(1, 2), (2, 1), (3, 1), (4, 1)}
 
 
 # --- lost history -------------------------------------------------------------------------------------------------

@@ -41,6 +41,12 @@ PLACES = {
     "name": "agg.places",
     "sql": "SELECT p.id, p.age, s.name FROM final.people p JOIN src.places s ON p.city = s.city",
 }
+# What nobody can compute again, since rows of people come and go.
+LOG = {
+    "name": "agg.log",
+    "write": "append",
+    "sql": "SELECT id, city, age, _change_type FROM {{ feed('final.people', 'id') }}",
+}
 # What the model of cities is declared to be, at one time or another.
 VARIANTS = (CITIES["sql"], "SELECT city, count(*) AS n, max(age) AS oldest FROM final.people GROUP BY city")
 STEPS = 12
@@ -70,9 +76,10 @@ class History:
         # What was wrong before each published backfill, and how far the log was.
         self.published: list[tuple[str, dict[int, Row | None], int]] = []
         self.log: list[str] = []
+        self.logged = Counter[tuple[Any, ...]]()
 
     def _models(self, variant: int) -> list[dict[str, Any]]:
-        return [{**CITIES, "sql": VARIANTS[variant]}, OLDEST, AGES, SPAN, TOTAL, PLACES]
+        return [{**CITIES, "sql": VARIANTS[variant]}, OLDEST, AGES, SPAN, TOTAL, PLACES, LOG]
 
     @property
     def pipeline(self) -> Pipeline:
@@ -339,9 +346,20 @@ class History:
             if isinstance(spec, ModelSpec) and (str(spec.table) != "agg.cities" or self.reviewed is None):
                 found = verify(self.lake, spec)
                 assert found.equal, found
+        self._check_log()
         shown = self.variant if self.reviewed is None else self.reviewed
         expected = Counter(tuple(r) for r in self.lake.spark().sql(VARIANTS[shown]).collect())
         assert self.people.rows("agg.cities") == expected
+
+    def _check_log(self) -> None:
+        """What was logged stays, and all changes together give the people that there are."""
+        logged, sums = self.people.rows("agg.log"), Counter[tuple[Any, ...]]()
+        assert self.logged <= logged
+        self.logged = logged
+        for (*row, change), times in logged.items():
+            sums[tuple(row)] += times if change in ("insert", "update_after") else -times
+        assert +sums == self.people.rows("final.people")
+        assert -sums == Counter()
 
 
 def go_through(lake: Lake, seed: int, points: Points | None = None, steps: int = STEPS) -> None:

@@ -75,10 +75,10 @@ class DueModel(StepTables):
 
     @property
     def marks(self) -> Watermarks:
-        """The watermarks of the step's commit."""
+        """The watermarks of the step's commit; of sources that are no longer read only if rows come from them."""
         heads = {s: w.head for s, w in self.windows.items()}
         read = {str(t): heads.get(t) or head_of(table) for t, table in self.sources.items()}
-        return {**known_marks(self.table), **read}
+        return {**known_marks(self.table), **read} if self.begun else read
 
 
 @dataclass(frozen=True)
