@@ -15,6 +15,8 @@ from lake_assets.backfill.backfill_record import Records, State
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settle_all, settled
 from lake_assets.backfill.row_selection import Selection
+from lake_assets.commands.backfill import show_plan
+from lake_assets.commands.printing import console
 from lake_assets.errors import AuditFailedError, BackfillError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.working_copies import COPIES
@@ -180,6 +182,20 @@ def test_a_plan_gives_estimates_with_their_bounds_and_what_past_backfills_change
         count = t.inserted + t.updated + t.deleted
         assert again[t.table][2] == (count, count)
         assert count <= again[t.table][1] * 2  # a changed key is two rows
+
+
+def test_a_plan_counts_rows_that_the_table_lacks_apart(lake: Lake, tmp_path: Path) -> None:
+    """The number of stored rows is no bound: here, more rows are inserted."""
+    make(lake, "id INT", *(f"({n})" for n in range(9)))
+    p = Pipeline.load(yaml_of(tmp_path, [{"name": "agg.ids", "sql": "SELECT id FROM src.t"}]))
+    run(lake, p)
+    lake.spark().sql("DELETE FROM agg.ids WHERE id > 1")
+    planned = plan(lake, p, TableId.parse("agg.ids"), Selection())
+    with console.capture() as printed:
+        show_plan(planned)
+    assert "at most 2 stored" in printed.get()
+    assert "plus new" in " ".join(printed.get().split())
+    assert complete(Backfill.begin(lake, p, planned)).record.of("agg.ids").inserted == 7
 
 
 def test_tables_that_reach_further_than_a_change_promise_no_share(lake: Lake, tmp_path: Path) -> None:
