@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from textwrap import indent
-from typing import Any
+from typing import Any, cast
 
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 
 # The class that PyIceberg chooses: compiled, if it is installed so.
-DECODER = type(new_decoder(b""))
+DECODER = cast("Callable[[bytes], BinaryDecoder]", type(new_decoder(b"")))
 # Reads a value of a content that ends at a byte.
 Read = Callable[[BinaryDecoder, int], Any]
 # This many pairs of numbers are read at once: however broken the content is, each of the zeros after it ends a number.
