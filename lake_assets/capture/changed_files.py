@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.delete_files import DeleteIndex
-from lake_assets.capture.files.manifests import Entry, Manifest, ManifestReader, check_counts
+from lake_assets.capture.files.manifest_lists import Manifest, check_counts
+from lake_assets.capture.files.manifests import Entry, ManifestReader
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.capture.files.row_ids import are_stored_by_appends
 from lake_assets.capture.snapshot_points import Point
@@ -124,16 +125,18 @@ def plan(reader: ManifestReader, start: str | None, end: str | None, unpartition
     starts, start_kind = reader.manifest_list(start) if start else ([], None)
     check_counts(starts, ends)
     start_paths, end_paths = {m.path for m in starts}, {m.path for m in ends}
-    new = reader.entries(m for m in ends if m.path not in start_paths)
-    old = reader.entries(m for m in starts if m.path not in end_paths)
-
-    new_data, old_data = _states(e for e in new if not e.content), _states(e for e in old if not e.content)
+    new_manifests = [m for m in ends if m.path not in start_paths]
+    old_manifests = [m for m in starts if m.path not in end_paths]
+    new_deletes = reader.entries(m for m in new_manifests if m.holds_deletes)
+    old_deletes = reader.entries(m for m in old_manifests if m.holds_deletes)
+    changed = _changed_deletes(old_deletes, new_deletes)
+    index = DeleteIndex(changed, unpartitioned)
+    new, old = _different_data(reader, index, new_manifests, old_manifests)
+    new_data, old_data = _states(new), _states(old)
     added, removed = _minus(new_data, old_data), _minus(old_data, new_data)
-    changed = _changed_deletes(old, new)
 
     with_changed_deletes: list[tuple[Entry, Entry]] = []
     if changed:
-        index = DeleteIndex(changed, unpartitioned)
         unchanged = [(old_data[s][0], e) for s, es in new_data.items() if s in old_data for e in es[: len(old_data[s])]]
         with_changed_deletes = [pair for pair in unchanged if index.applying_to(pair[1])]
         common = [m for m in ends if m.path in start_paths and not m.holds_deletes]
@@ -143,9 +146,21 @@ def plan(reader: ManifestReader, start: str | None, end: str | None, unpartition
     before_data = reader.completed([*removed, *(e for e, _ in with_changed_deletes)])
     common_deletes = [m for m in ends if m.path in start_paths and m.holds_deletes]
     common_applicable = _applicable_deletes(reader, common_deletes, [*after_data, *before_data])
-    after = _side(after_data, [*(e for e in new if e.content), *common_applicable], unpartitioned, end_kind)
-    before = _side(before_data, [*(e for e in old if e.content), *common_applicable], unpartitioned, start_kind)
+    after = _side(after_data, [*new_deletes, *common_applicable], unpartitioned, end_kind)
+    before = _side(before_data, [*old_deletes, *common_applicable], unpartitioned, start_kind)
     return Plan(after, before, frozenset(e.path for _, e in with_changed_deletes))
+
+
+def _different_data(
+    reader: ManifestReader, index: DeleteIndex, new: Sequence[Manifest], old: Sequence[Manifest]
+) -> tuple[list[Entry], list[Entry]]:
+    """Return the data files in new and in old manifests, if possible without those that are the same in both."""
+    sides = [[m for m in side if not m.holds_deletes] for side in (new, old)]
+    paths = index.paths
+    # Deletes of whole partitions may apply to any file; and nothing is the same if one side has no manifests.
+    if not all(sides) or paths is None or len(paths) > thresholds.INDEX_LOOKUP_FILES:
+        return reader.entries(sides[0]), reader.entries(sides[1])
+    return reader.different(sides[0], sides[1], paths)
 
 
 def net(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -> Plan:

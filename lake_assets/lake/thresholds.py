@@ -91,8 +91,11 @@ CONSTANT_ROWS = 200
 # This many data files are looked up in the indexes of manifests; for more, manifests are read completely.
 # [0023; bench_capture for single files]
 INDEX_LOOKUP_FILES = 10_000
-# The indexes of a process hold this many data files, at 12 bytes each. [0023; not measured]
+# The indexes of a process hold this many data files, at 28 bytes each. [0052; bench_capture]
 INDEXED_FILES = 4_000_000
+# Consecutive blocks of fewer entries are one block of an index: PyIceberg writes a block for each entry.
+# [0052; bench_capture]
+COMBINED_ENTRIES = 64
 # This many partitions with deletes are compared with the bounds of manifests; with more, all manifests are searched.
 # [not measured]
 DELETE_PARTITIONS = 1_000

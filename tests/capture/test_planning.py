@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -37,12 +39,13 @@ from pyiceberg.types import (
 
 from lake_assets import Lake
 from lake_assets.capture.changed_files import Part
-from lake_assets.capture.files.avro_files import AvroKind
+from lake_assets.capture.files.avro_files import AvroKind, Container
 from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.file_partitions import may_hold
-from lake_assets.capture.files.manifest_index import Block, ManifestIndex
-from lake_assets.capture.files.manifests import Entry, Summary
+from lake_assets.capture.files.manifest_index import ManifestIndex, digest, state
+from lake_assets.capture.files.manifest_lists import Summary
+from lake_assets.capture.files.manifests import Entry
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
 from lake_assets.lake.limited_cache import LimitedCache
@@ -166,20 +169,43 @@ def test_a_delete_of_one_file_is_found_without_reading_the_others_again(cold: La
     assert again.ranges["id"].low == again.ranges["id"].high is not None
 
 
-HEADER = (AvroKind({}, {}, ""), b"")
+CONTAINER = Container(AvroKind({}, {}, ""), "null", b"")
+Listed = list[list[tuple[str, int]]]
+LISTED: st.SearchStrategy[Listed] = st.lists(
+    st.lists(st.tuples(st.text(max_size=2), st.integers(0, 2)), max_size=4), max_size=6
+)
 
 
-@given(st.lists(st.lists(st.text(max_size=2), max_size=4), max_size=5), st.lists(st.text(max_size=2), max_size=4))
-def test_an_index_finds_every_block_that_lists_a_path(blocks: list[list[str]], paths_to_find: list[str]) -> None:
-    indexed = [(Block(i, i + 1, None), paths) for i, paths in enumerate(blocks)]
-    result = ManifestIndex(HEADER, indexed).find(paths_to_find)
-    assert result == [b for b, paths in indexed if set(paths) & set(paths_to_find)]
+def index_of(blocks: Listed) -> ManifestIndex:
+    encoded = [(i, None, [(path.encode(), number) for path, number in files]) for i, files in enumerate(blocks)]
+    return ManifestIndex(CONTAINER, encoded, len(blocks))
+
+
+@given(LISTED, st.lists(st.text(max_size=2), max_size=4), st.lists(st.tuples(st.text(max_size=2), st.integers(0, 2))))
+def test_an_index_finds_the_blocks_that_list_a_file(
+    blocks: Listed, paths: list[str], states: list[tuple[str, int]]
+) -> None:
+    index = index_of(blocks)
+    assert index.with_paths([digest(p.encode()) for p in paths]) == {
+        i for i, files in enumerate(blocks) if {path for path, _ in files} & set(paths)
+    }
+    wanted = {state(path.encode(), number) for path, number in states}
+    assert index.with_states(wanted) == {i for i, files in enumerate(blocks) if set(files) & set(states)}
+    listed = Counter(state(path.encode(), number) for files in blocks for path, number in files)
+    assert Counter(index.states()) == listed
+
+
+@given(st.sets(st.integers(0, 20)))
+def test_consecutive_blocks_are_read_at_once(numbers: set[int]) -> None:
+    found = index_of([[]] * 21).blocks(numbers)
+    assert [n for b in found for n in range(b.start, b.end)] == sorted(numbers)
+    assert all(b.end < following.start for b, following in pairwise(found))
 
 
 def test_the_least_recently_used_index_is_dropped_first() -> None:
     indexes = LimitedCache[tuple[str, int], ManifestIndex](3, len)
     for name in ("a", "b", "c"):
-        indexes.put((name, 1), ManifestIndex(HEADER, [(Block(0, 1, None), [f"{name}1", f"{name}2"])]))
+        indexes.put((name, 1), index_of([[(f"{name}1", 1), (f"{name}2", 1)]]))
     assert (indexes.get(("a", 1)), indexes.get(("b", 1))) == (None, None)
     assert indexes.get(("c", 1)) is not None
     assert indexes.get(("c", 2)) is None

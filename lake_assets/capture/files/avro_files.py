@@ -10,15 +10,19 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import fastavro
 from fastavro.schema import SchemaParseException
+from pyiceberg.avro.codecs import KNOWN_CODECS
+from pyiceberg.avro.codecs.codec import Codec
 
+from lake_assets.capture.files.avro_scan import DECODER, RecordScan
 from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError
+from lake_assets.lake import thresholds
 
 _HEADER = fastavro.parse_schema(
     {
@@ -33,7 +37,9 @@ _HEADER = fastavro.parse_schema(
 )
 # The length of the marker between blocks.
 _SYNC = 16
-# Errors of the JSON and Avro parsers for a broken file.
+# None: blocks are not compressed.
+_CODECS: Mapping[str, type[Codec] | None] = {**KNOWN_CODECS}
+# Errors of the JSON and Avro parsers for a broken file, or a codec that is not installed.
 _UNREADABLE = (
     ValueError,
     EOFError,
@@ -45,6 +51,7 @@ _UNREADABLE = (
     struct.error,
     zlib.error,
     SchemaParseException,
+    ImportError,
 )
 
 
@@ -101,53 +108,124 @@ def decode(content: bytes, path: str, omitted: Collection[str] = ()) -> tuple[It
         return _checked(fastavro.reader(file, reader_schema=reader_schema), path), kind
 
 
-def decode_blocks(content: bytes, path: str, omitted: Collection[str] = ()) -> Iterator[tuple[int, int, list[Any]]]:
-    """Yield start, end and records of each block of an Avro file; see `decode`."""
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What is needed to read blocks of an Avro file without its header."""
+
+    kind: AvroKind
+    codec: str
+    marker: bytes
+    """The marker between blocks."""
+
+
+def container_of(content: bytes, path: str) -> tuple[Container, int]:
+    """Return what is needed to read blocks of an Avro file, and the start of the first one.
+
+    Raises:
+        CorruptMetadataError: it is not an Avro file.
+    """
     with unreadable(path):
-        _, header, plain, at = _read_header(content)
-        reader_schema = _without_fields(plain, omitted) if omitted else None
-        # Offsets include the header that replaces the file's own.
-        shift = at - len(header)
-        for block in fastavro.block_reader(io.BytesIO(header + memoryview(content)[at:]), reader_schema=reader_schema):
-            start = block.offset + shift
-            yield start, start + block.size, list(block)
+        header, end = _original_header(content)
+        codec = header["meta"].get("avro.codec", b"null").decode()
+        return Container(_same_kind(_kind(header)), codec, header["sync"]), end
 
 
-def header_of(content: bytes, path: str) -> tuple[AvroKind, bytes]:
-    """Return the kind of an Avro file and its header for `decode_block`; files with equal headers share one object."""
+def scan_blocks(
+    container: Container, content: bytes, path: str, fields: tuple[str, ...], at: int = 0
+) -> Iterator[tuple[int, bytes, list[tuple[Any, ...]]]]:
+    """Yield the start of each block from the byte `at` on, its uncompressed records, and their starts and some fields.
+
+    Some writers make a block of each record: these are combined. See `RecordScan` for the fields, and `decode_record`.
+
+    Raises:
+        CorruptMetadataError: a block is broken.
+    """
     with unreadable(path):
-        kind, header, _, _ = _read_header(content)
-        return _same_header(kind, header[:-_SYNC])
+        scan = _record_scan(container.kind.text, fields)
+        codec = _CODECS[container.codec]
+        decompress = codec.decompress if codec else bytes
+        numbers = DECODER(content + bytes(_SYNC))
+        numbers.skip(at)
+        parts, ends = list[bytes](), list[tuple[int, int]]()
+        records, length, first = 0, 0, at
+        while at < len(content):
+            count, size = numbers.read_int(), numbers.read_int()
+            start = numbers.tell()
+            end = start + size
+            if count < 0 or size < 0 or not content.startswith(container.marker, end):
+                raise ValueError(f"the block at byte {at} is broken")
+            parts.append(decompress(content[start:end]))
+            records, length = records + count, length + len(parts[-1])
+            ends.append((count, length))
+            at = end + _SYNC
+            numbers.skip(size + _SYNC)
+            if records >= thresholds.COMBINED_ENTRIES or at == len(content):
+                joined = b"".join(parts)
+                yield first, joined, list(scan.records(joined, ends))
+                parts, ends, records, length, first = [], [], 0, 0, at
 
 
-def decode_block(header: bytes, block: bytes, path: str) -> list[Any]:
-    """Return the records of one block of an Avro file; see `decode`."""
+def decode_record(container: Container, records: bytes, start: int, path: str) -> dict[str, Any]:
+    """Return one of the uncompressed records of a block; see `decode`."""
     with unreadable(path):
-        # Every block ends with the same marker as the header of its file.
-        return list(fastavro.reader(io.BytesIO(header + block[-_SYNC:] + block)))
+        file = io.BytesIO(records)
+        file.seek(start)
+        record: Any = fastavro.schemaless_reader(file, _schemas(container.kind.text).parsed, None)
+        return record
 
 
 @lru_cache(maxsize=1024)
-def _same_header(kind: AvroKind, header: bytes) -> tuple[AvroKind, bytes]:
-    return kind, header
+def _same_kind(kind: AvroKind) -> AvroKind:
+    return kind
 
 
-def _read_header(content: bytes) -> tuple[AvroKind, bytes, dict[str, Any], int]:
-    """Return an Avro file's kind, a header without logical types and its schema, and the end of the original header."""
+def _original_header(content: bytes) -> tuple[dict[str, Any], int]:
+    """Return an Avro file's header and its end."""
     at = io.BytesIO(content)
     header: Any = fastavro.schemaless_reader(at, _HEADER, None)
     if header["magic"] != b"Obj\x01":
         raise ValueError("not an Avro file")
+    return header, at.tell()
+
+
+def _kind(header: dict[str, Any]) -> AvroKind:
     text = header["meta"]["avro.schema"].decode()
     metadata = {k: v.decode() for k, v in header["meta"].items() if not k.startswith("avro.")}
-    kind = AvroKind(json.loads(text), metadata, text)
+    return AvroKind(_schemas(text).schema, metadata, text)
+
+
+def _read_header(content: bytes) -> tuple[AvroKind, bytes, dict[str, Any], int]:
+    """Return an Avro file's kind, a header without logical types and its schema, and the end of the original header."""
+    header, end = _original_header(content)
+    kind = _kind(header)
+    schemas = _schemas(kind.text)
     # fastavro cannot ignore logical types, so the header is replaced. Logical types would convert dates and decimals to
     # Python objects, which takes time and fails for years that Python does not support.
-    plain = _without_logical_types(kind.schema)
     other = io.BytesIO()
-    meta = {**header["meta"], "avro.schema": json.dumps(plain).encode()}
+    meta = {**header["meta"], "avro.schema": schemas.plain_text}
     fastavro.schemaless_writer(other, _HEADER, {**header, "meta": meta})
-    return kind, other.getvalue(), plain, at.tell()
+    return kind, other.getvalue(), schemas.plain, end
+
+
+@dataclass(frozen=True, slots=True)
+class _Schemas:
+    schema: dict[str, Any]
+    plain: dict[str, Any]
+    """The schema without logical types; as text; and as fastavro parses it."""
+    plain_text: bytes
+    parsed: Any
+
+
+@lru_cache(maxsize=256)
+def _schemas(text: str) -> _Schemas:
+    schema = json.loads(text)
+    plain = _without_logical_types(schema)
+    return _Schemas(schema, plain, json.dumps(plain).encode(), fastavro.parse_schema(plain))
+
+
+@lru_cache(maxsize=256)
+def _record_scan(schema: str, fields: tuple[str, ...]) -> RecordScan:
+    return RecordScan(_schemas(schema).schema, fields)
 
 
 def encode(kind: AvroKind, records: Sequence[dict[str, Any]], metadata: dict[str, str] | None = None) -> bytes:

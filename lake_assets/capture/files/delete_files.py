@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lake_assets.capture.files.file_partitions import PartitionKey, Value, may_hold, partition_key, partition_values
-from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry, Manifest
+from lake_assets.capture.files.manifest_lists import Manifest
+from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry
 from lake_assets.lake import thresholds
 
 # Reserved field id of the column `file_path` in position delete files.

@@ -15,7 +15,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import VoidTransform
 
 from lake_assets.capture.files.avro_files import AvroKind
-from lake_assets.capture.files.manifests import Entry, Summary
+from lake_assets.capture.files.manifest_lists import Summary
+from lake_assets.capture.files.manifests import Entry
 
 PartitionKey = tuple[int, tuple[Any, ...]]
 # A value as stored in Avro, and its logical type.

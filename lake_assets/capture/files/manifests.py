@@ -7,15 +7,17 @@ Source: https://iceberg.apache.org/spec/#manifests, "Manifest Entry Fields" and 
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO, InputStream
 
-from lake_assets.capture.files.avro_files import AvroKind, decode, decode_block, decode_blocks, header_of, unreadable
-from lake_assets.capture.files.manifest_index import INDEXES, Block, ManifestIndex
+from lake_assets.capture.files.avro_files import AvroKind, Container, container_of, decode, decode_record, scan_blocks
+from lake_assets.capture.files.manifest_index import INDEXES, Blocks, ManifestIndex, digest, state
+from lake_assets.capture.files.manifest_lists import WRONG_COUNT, Manifest, manifest_of
 from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, MissingDataFileError, UnsupportedCaptureError
 from lake_assets.lake import thresholds
 
@@ -26,12 +28,6 @@ THREADS = 16
 
 DELETED = 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-
-# Observed with DuckDB 1.5: an INSERT into a table of format v1 reports 0 entries for existing manifests.
-_WRONG_COUNT = (
-    "the writer of the snapshot reported a wrong count (as DuckDB does in tables of format v1), so engines disagree "
-    "about the rows of the table: Spark skips a manifest without entries, PyIceberg reads it"
-)
 
 _STATISTICS = {
     "column_sizes",
@@ -44,45 +40,9 @@ _STATISTICS = {
     "split_offsets",
     "sort_order_id",
 }
-# Fields that an index does not need: it needs paths, and record counts to assign row ids.
-_UNINDEXED = _STATISTICS | {
-    "partition",
-    "file_format",
-    "file_size_in_bytes",
-    "equality_ids",
-    "key_metadata",
-    "referenced_data_file",
-    "content_offset",
-    "content_size_in_bytes",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Summary of one partition field in a manifest; bounds are serialized, None if all values are null."""
-
-    has_null: bool
-    has_nan: bool
-    low: bytes | None
-    high: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """One line of a manifest list."""
-
-    path: str
-    length: int
-    spec_id: int
-    holds_deletes: bool
-    sequence_number: int
-    min_sequence_number: int
-    snapshot_id: int | None
-    first_row_id: int | None
-    entries: int | None
-    """Number of entries according to the list; None if a v1 list does not tell."""
-    partitions: tuple[Summary, ...] | None = None
-    """Summaries of the partition fields, in the spec's order; None if the list has none."""
+# The fields of an entry that an index needs; the last two to assign row ids.
+_STATE_FIELDS = ("status", "sequence_number", "data_file.file_path")
+_ROW_ID_FIELDS = ("data_file.record_count", "data_file.first_row_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +126,7 @@ class ManifestReader:
     def manifest_list(self, path: str) -> tuple[list[Manifest], AvroKind]:
         """Return the manifests of a snapshot, and the kind of the manifest list."""
         records, kind = decode(self._read(path), path)
-        return [_manifest(r, path) for r in records], kind
+        return [manifest_of(r, path) for r in records], kind
 
     def entries(self, manifests: Iterable[Manifest], keep: Callable[[Entry], object] | None = None) -> list[Entry]:
         """Return the live entries of `manifests`, read by several threads; large manifests without column statistics.
@@ -202,43 +162,87 @@ class ManifestReader:
         Args:
             manifests: the manifests to search; not opened if their index shows that they list none of the files.
         """
-        candidates = list(manifests)
-        indexes = {m.path: INDEXES.get((m.path, m.length)) for m in candidates}
-        unindexed = [m for m in candidates if indexes[m.path] is None]
-        indexes |= zip((m.path for m in unindexed), _map_threaded(self._index, unindexed), strict=True)
-        matches = [
-            (m, index, blocks) for m in candidates if (index := indexes[m.path]) and (blocks := index.find(paths))
-        ]
-        parts = _map_threaded(lambda match: self._entries_in(match[0], match[1], match[2], keep), matches)
-        return [e for part in parts for e in part]
+        names = {path.encode() for path in paths}
+        digests = list(map(digest, names))
+        matches = [(m, index, index.with_paths(digests)) for m, index in self._indexed(manifests)]
+        return [e for e in self._entries_in(matches, lambda path, _: path in names) if keep(e)]
 
-    def _index(self, manifest: Manifest) -> ManifestIndex:
-        content = self._content(manifest)
-        live = _Live(manifest, manifest.first_row_id)
+    def different(
+        self, some: Iterable[Manifest], others: Iterable[Manifest], paths: Collection[str]
+    ) -> tuple[list[Entry], list[Entry]]:
+        """Compare two lists of manifests; return the live entries that are not in both, with column statistics.
 
-        def blocks() -> Iterator[tuple[Block, list[str]]]:
-            for start, end, records in decode_blocks(content, manifest.path, omitted=_UNINDEXED):
-                block = Block(start, end, live.next_row_id)
-                yield block, [raw["data_file"]["file_path"] for raw in records if live.fill_in(raw)]
+        A file that is listed several times in a state is returned from both, each time, if the numbers differ.
 
-        index = ManifestIndex(header_of(content, manifest.path), blocks())
-        live.check_count()
-        return INDEXES.put((manifest.path, manifest.length), index)
+        Args:
+            paths: files of which all entries are returned.
+        """
+        sides = self._indexed(some), self._indexed(others)
+        counts, other_counts = (Counter(s for _, index in side for s in index.states()) for side in sides)
+        states = {s for s, count in counts.items() if other_counts[s] != count}
+        states |= {s for s in other_counts if s not in counts}
+        names = {path.encode() for path in paths}
+        digests = list(map(digest, names))
+
+        def is_wanted(path: bytes, sequence_number: int) -> bool:
+            return path in names or state(path, sequence_number) in states
+
+        def entries(side: list[tuple[Manifest, ManifestIndex]]) -> list[Entry]:
+            matches = [(m, index, index.with_states(states) | index.with_paths(digests)) for m, index in side]
+            return self._entries_in(matches, is_wanted)
+
+        return entries(sides[0]), entries(sides[1])
+
+    def _indexed(self, manifests: Iterable[Manifest]) -> list[tuple[Manifest, ManifestIndex]]:
+        """Return manifests with their indexes, which are built if they are not cached."""
+        listed = list(manifests)
+        indexes = {m: INDEXES.get((m.path, m.length, m.first_row_id)) for m in listed}
+        missing = [m for m, index in indexes.items() if index is None]
+        # Files are read ahead, but indexed by this thread alone: several would wait for each other most of the time.
+        for manifest, content in zip(missing, _read_ahead(self._content, missing), strict=True):
+            indexes[manifest] = self._index(manifest, content)
+        return [(m, index) for m in listed if (index := indexes[m]) is not None]
+
+    def _index(self, manifest: Manifest, content: bytes) -> ManifestIndex:
+        container, at = container_of(content, manifest.path)
+        seen = 0
+
+        def blocks() -> Iterator[tuple[int, int | None, list[tuple[bytes, int]]]]:
+            nonlocal seen
+            row_id = manifest.first_row_id
+            for start, _, entries in scan_blocks(container, content, manifest.path, _scanned(manifest), at):
+                seen += len(entries)
+                live = [e for e in entries if e[1] != DELETED]
+                yield start, row_id, [(e[3], manifest.sequence_number if e[2] is None else e[2]) for e in live]
+                if row_id is not None:
+                    row_id += sum(e[4] for e in live if e[5] is None)
+
+        index = ManifestIndex(container, blocks(), len(content))
+        _check_count(manifest, seen)
+        return INDEXES.put((manifest.path, manifest.length, manifest.first_row_id), index)
 
     def _entries_in(
-        self, manifest: Manifest, index: ManifestIndex, blocks: Sequence[Block], keep: Callable[[Entry], object]
+        self, matches: Iterable[tuple[Manifest, ManifestIndex, set[int]]], is_wanted: Callable[[bytes, int], bool]
     ) -> list[Entry]:
-        self.opened += 1
-        kind, header = index.header
-        out: list[Entry] = []
-        with self._open(manifest.path) as f:
-            for block in blocks:
-                f.seek(block.start)
-                records = decode_block(header, f.read(block.end - block.start), manifest.path)
-                live = _Live(manifest, block.first_row_id)
-                entries = (Entry(manifest, kind, raw, complete=True) for raw in records if live.fill_in(raw))
-                out += [_unencrypted(e) for e in entries if keep(e)]
-        return out
+        """Return the live entries in some blocks of manifests, with column statistics.
+
+        Args:
+            is_wanted: whether to return the entry of a file, by its path and sequence number.
+        """
+
+        def read(match: tuple[Manifest, ManifestIndex, set[int]]) -> list[Entry]:
+            manifest, index, numbers = match
+            self.opened += 1
+            out: list[Entry] = []
+            with self._open(manifest.path) as f:
+                for blocks in index.blocks(numbers):
+                    f.seek(blocks.start)
+                    content = f.read(blocks.end - blocks.start)
+                    out += _wanted_entries(manifest, index.container, blocks, content, is_wanted)
+            return out
+
+        parts = _map_threaded(read, [match for match in matches if match[2]])
+        return [e for part in parts for e in part]
 
     def _entries(self, manifest: Manifest, *, light: bool, keep: Callable[[Entry], object] | None) -> list[Entry]:
         # Deletes are matched to files by their bounds, so their statistics are needed.
@@ -280,12 +284,48 @@ class ManifestReader:
             ) from e
 
 
+def _scanned(manifest: Manifest) -> tuple[str, ...]:
+    return _STATE_FIELDS if manifest.first_row_id is None else _STATE_FIELDS + _ROW_ID_FIELDS
+
+
+def _wanted_entries(
+    manifest: Manifest, container: Container, blocks: Blocks, content: bytes, is_wanted: Callable[[bytes, int], bool]
+) -> Iterator[Entry]:
+    """Yield the wanted live entries of some blocks; the others are not decoded."""
+    row_id = blocks.first_row_id
+    for _, records, scanned in scan_blocks(container, content, manifest.path, _scanned(manifest)):
+        for start, status, number, path, *ids in scanned:
+            if status == DELETED:
+                continue
+            if is_wanted(path, manifest.sequence_number if number is None else number):
+                raw = decode_record(container, records, start, manifest.path)
+                _Live(manifest, row_id).fill_in(raw)
+                yield _unencrypted(Entry(manifest, container.kind, raw, complete=True))
+            if row_id is not None and ids[1] is None:
+                row_id += ids[0]
+
+
 def _map_threaded(read: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """Return the result of `read` for each item, in several threads if there is more than one."""
     if len(items) <= 1:
         return [read(item) for item in items]
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(read, items))
+
+
+def _read_ahead(read: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[_R]:
+    """Yield the result of `read` for each item; other threads read the next few if there is more than one."""
+    if len(items) <= 1:
+        yield from map(read, items)
+        return
+    pending = deque[Future[_R]]()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for item in items:
+            pending.append(pool.submit(read, item))
+            if len(pending) > THREADS:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 class _Live:
@@ -317,60 +357,18 @@ class _Live:
 
     def check_count(self) -> None:
         """Raise CorruptMetadataError if the manifest has another number of entries than its snapshot says."""
-        if self._manifest.entries is not None and self._seen != self._manifest.entries:
-            raise CorruptMetadataError(
-                f"manifest {self._manifest.path} has {self._seen} entries, but its snapshot says "
-                f"{self._manifest.entries}: it was truncated or replaced, or {_WRONG_COUNT}. Nothing was captured. "
-                f"{LOST_FILE_ADVICE}"
-            )
+        _check_count(self._manifest, self._seen)
 
 
-def check_counts(starts: Iterable[Manifest], ends: Iterable[Manifest]) -> None:
-    """Check that two manifest lists agree about their common manifests, so that these need not be opened.
-
-    Raises:
-        CorruptMetadataError: the lists report different numbers of entries for a manifest.
-    """
-    counts = {m.path: m.entries for m in starts if m.entries is not None}
-    for m in ends:
-        if m.entries is not None and (start_count := counts.get(m.path, m.entries)) != m.entries:
-            raise CorruptMetadataError(
-                f"manifest {m.path} has {start_count} entries according to the window's start, but {m.entries} "
-                f"according to its end: {_WRONG_COUNT}. Nothing was captured. {LOST_FILE_ADVICE}"
-            )
+def _check_count(manifest: Manifest, seen: int) -> None:
+    if manifest.entries is not None and seen != manifest.entries:
+        raise CorruptMetadataError(
+            f"manifest {manifest.path} has {seen} entries, but its snapshot says {manifest.entries}: it was truncated "
+            f"or replaced, or {WRONG_COUNT}. Nothing was captured. {LOST_FILE_ADVICE}"
+        )
 
 
 def _unencrypted(entry: Entry) -> Entry:
     if entry.file.get("key_metadata"):
         raise UnsupportedCaptureError(f"{entry.path} is encrypted: it cannot be captured without its key")
     return entry
-
-
-def _manifest(r: dict[str, Any], path: str) -> Manifest:
-    with unreadable(path):
-        counts: list[int | None] = [
-            r.get(f"{what}_files_count", r.get(f"{what}_data_files_count")) for what in ("added", "existing", "deleted")
-        ]
-        reported = [n for n in counts if n is not None]
-        return Manifest(
-            path=r["manifest_path"],
-            length=r["manifest_length"],
-            spec_id=r["partition_spec_id"],
-            holds_deletes=r.get("content") == 1,
-            sequence_number=r.get("sequence_number") or 0,
-            min_sequence_number=r.get("min_sequence_number") or 0,
-            snapshot_id=r.get("added_snapshot_id"),
-            first_row_id=r.get("first_row_id"),
-            entries=sum(reported) if len(reported) == len(counts) else None,
-            partitions=_summaries(r.get("partitions")),
-        )
-
-
-def _summaries(partitions: Sequence[dict[str, Any]] | None) -> tuple[Summary, ...] | None:
-    if partitions is None:
-        return None
-    return tuple(
-        # If NaN is not mentioned, it may occur.
-        Summary(p["contains_null"], p.get("contains_nan") is not False, p.get("lower_bound"), p.get("upper_bound"))
-        for p in partitions
-    )
