@@ -7,7 +7,6 @@ once is replaced by a short string, its stand-in, before the record is decoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from uuid import uuid4
 
 from lake_assets.formats.format_base import is_deep
@@ -34,28 +33,27 @@ class KnownSchemas:
         # Text and stand-in of each schema, the last ones that occurred first.
         self._known: list[tuple[str, str]] = []
 
-    def shorten(self, text: str) -> tuple[list[str], list[str]] | None:
-        """Return the parts of a record between its schemas, and the stand-ins of the schemas; None: one is unknown.
+    def shorten(self, text: str) -> list[str] | None:
+        """Return the pieces of a record, of which every second one is the stand-in of a schema; None: one is unknown.
 
         Since quotes inside of strings are escaped, what follows `"schema":` in JSON is the value of a field.
         """
-        parts: list[str] = []
-        stand_ins: list[str] = []
-        at = 0
+        pieces: list[str] = []
+        known, at = self._known, 0
         while (found := text.find(_OBJECT, at)) >= 0:
-            begin = found + len(_FIELD)
-            known = self._known
-            i = next((i for i, (schema, _) in enumerate(known) if text.startswith(schema, begin)), None)
-            if i is None:
+            begin, i = found + len(_FIELD), 0
+            while i < len(known) and not text.startswith(known[i][0], begin):
+                i += 1
+            if i == len(known):
                 return None
             schema, stand_in = known[i]
             if i > 1:
                 known.insert(0, known.pop(i))
-            parts.append(text[at:begin])
-            stand_ins.append(stand_in)
+            pieces.append(text[at:begin])
+            pieces.append(stand_in)
             at = begin + len(schema)
-        parts.append(text[at:])
-        return parts, stand_ins
+        pieces.append(text[at:])
+        return pieces
 
     def learn(self, text: str) -> None:
         """Take the schemas of a record into account that can be decoded."""
@@ -67,9 +65,3 @@ class KnownSchemas:
             if (schema := text[begin:at]) not in known and not is_deep(decoded, self.depth):
                 known.add(schema)
                 self._known.insert(0, (schema, f'"{self._mark}{len(known)}"'))
-
-
-def joined(parts: Sequence[str], values: Sequence[str]) -> str:
-    """Return the record with other values for its schemas."""
-    pairs = zip(parts, (*values, ""), strict=True)
-    return "".join([text for pair in pairs for text in pair])

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
-from typing import NamedTuple
 
 from lake_assets.errors import MalformedRecordError
 from lake_assets.formats import EventFormat, SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.event_model import Keyed
 from lake_assets.formats.format_base import decode
-from lake_assets.ingest.records.known_schemas import KnownSchemas, joined
+from lake_assets.ingest.records.known_schemas import KnownSchemas
 from lake_assets.ingest.records.routing import Routed, route
 
 # Records of so many kinds are remembered.
 _MOST = 10_000
 # Levels around the schema of a record's key or value.
 _AROUND = 2
-
-
-class _Alike(NamedTuple):
-    """How records that are alike are routed.
-
-    Attributes:
-        routed: as the first one of them.
-        values: what stands for the schemas in their payload; None if they have no payload.
-    """
-
-    routed: Routed
-    values: tuple[str, ...] | None
 
 
 class StreamRouter:
@@ -50,15 +37,15 @@ class StreamRouter:
         self.event_format, self.about, self.depth, self.kept = event_format, about, depth, kept
         self.problem_of = problem_of
         self._schemas = KnownSchemas(self.depth - _AROUND) if self.event_format.embeds_schemas else None
-        self._alike: dict[Hashable, _Alike] = {}
+        self._alike: dict[Hashable, Routed] = {}
 
     def route(self, text: str) -> Routed:
         """Return the source tables and the schema of a record, or the problem with it."""
         event_format = self.event_format
-        shortened = self._schemas.shorten(text) if self._schemas else None
-        parts, stand_ins = shortened or ([text], [])
+        pieces = (self._schemas.shorten(text) if self._schemas else None) or [text]
+        stand_ins = pieces[1::2]
         try:
-            record = decode(joined(parts, stand_ins) if stand_ins else text, self.depth)
+            record = decode("".join(pieces) if stand_ins else text, self.depth)
         except MalformedRecordError:
             return self._route(text)
         alike, key = event_format.alike(record) or (None, None)
@@ -67,17 +54,16 @@ class StreamRouter:
         except TypeError:  # a list or an object is in a name's place
             return self._route(text)
         if known is None:
-            return self._learned(text, alike, parts, stand_ins)
-        routed, values = known
-        boundary, keyed = routed.boundary, routed.keyed
-        if boundary is not None:
-            boundary = event_format.boundary(record)
-        if keyed is not None:
-            keyed = Keyed(keyed.kind, keyed.topic, key)
-        payload = joined(parts, values) if values is not None else None
+            return self._learned(text, alike, pieces)
+        payload = None
+        if known.payload is not None:
+            pieces[1::2] = ["null"] * len(stand_ins)
+            payload = "".join(pieces)
+        boundary = event_format.boundary(record) if known.boundary is not None else None
+        keyed = Keyed(known.keyed.kind, known.keyed.topic, key) if known.keyed is not None else None
         return Routed(
-            routed.tables, routed.source_table, None, routed.key, payload, boundary, None, routed.snapshot, keyed,
-            routed.database, True,
+            known.tables, known.source_table, None, known.key, payload, boundary, None, known.snapshot, keyed,
+            known.database, True,
         )  # fmt: skip
 
     def _route(self, text: str) -> Routed:
@@ -86,9 +72,9 @@ class StreamRouter:
         problem = next(filter(None, problems), None)
         return Routed(problem=problem) if problem else routed
 
-    def _learned(self, text: str, alike: Hashable, parts: list[str], stand_ins: list[str]) -> Routed:
+    def _learned(self, text: str, alike: Hashable, pieces: list[str]) -> Routed:
         """Return how a record is routed, and remember it for records that are alike."""
-        routed = self._route(text)
+        routed, stand_ins = self._route(text), pieces[1::2]
         is_about_rows = routed.is_tombstone or (routed.tables and not is_signal_table(routed.tables[0]))
         if routed.problem or not is_about_rows:
             return routed
@@ -96,14 +82,14 @@ class StreamRouter:
             if self._schemas:
                 self._schemas.learn(text)
             return routed
-        values = tuple("null" for _ in stand_ins) if routed.payload is not None else None
-        is_as_stored = values is None or joined(parts, values) == routed.payload
+        pieces[1::2] = ["null"] * len(stand_ins)
+        is_as_stored = routed.payload is None or routed.payload == "".join(pieces)
         # A stand-in elsewhere than for the schema of key and value may be deeper than the schema was.
         are_schemas = not stand_ins or (isinstance(alike, tuple) and _named(alike, stand_ins))
         if is_as_stored and are_schemas:
             if len(self._alike) >= _MOST:
                 self._alike.clear()
-            self._alike[(alike, *stand_ins) if stand_ins else alike] = _Alike(routed, values)
+            self._alike[(alike, *stand_ins) if stand_ins else alike] = routed
         return routed
 
 
