@@ -47,12 +47,12 @@ class StreamRouter:
         try:
             record = decode("".join(pieces) if stand_ins else text, self.depth)
         except MalformedRecordError:
-            return self._route(text)
+            return self.route_alone(text)
         alike, key = event_format.alike(record) or (None, None)
         try:
             known = self._alike.get((alike, *stand_ins) if stand_ins else alike)
         except TypeError:  # a list or an object is in a name's place
-            return self._route(text)
+            return self.route_alone(text)
         if known is None:
             return self._learned(text, alike, pieces)
         payload = None
@@ -66,7 +66,8 @@ class StreamRouter:
             known.database, True,
         )  # fmt: skip
 
-    def _route(self, text: str) -> Routed:
+    def route_alone(self, text: str) -> Routed:
+        """Return the same without what earlier records say."""
         routed = route(self.event_format, text, self.about, self.depth, self.kept)
         problems = (self.problem_of(t, routed.database) for t in routed.tables)
         problem = next(filter(None, problems), None)
@@ -74,7 +75,7 @@ class StreamRouter:
 
     def _learned(self, text: str, alike: Hashable, pieces: list[str]) -> Routed:
         """Return how a record is routed, and remember it for records that are alike."""
-        routed, stand_ins = self._route(text), pieces[1::2]
+        routed, stand_ins = self.route_alone(text), pieces[1::2]
         is_about_rows = routed.is_tombstone or (routed.tables and not is_signal_table(routed.tables[0]))
         if routed.problem or not is_about_rows:
             return routed
