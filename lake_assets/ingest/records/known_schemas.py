@@ -14,7 +14,7 @@ from lake_assets.formats.format_base import is_deep
 _FIELD = '"schema":'
 _OBJECT = '"schema":{'
 # Records with others are decoded in full.
-_MOST = 500
+_MOST = 200
 # Numbers as text: Python refuses to parse thousands of digits.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 
@@ -57,8 +57,9 @@ class KnownSchemas:
 
     def learn(self, text: str) -> None:
         """Take the schemas of a record into account that can be decoded."""
-        at = 0
-        known = {schema for schema, _ in self._known}
+        if len(self._known) >= _MOST:
+            return
+        at, known = 0, {schema for schema, _ in self._known}
         while len(known) < _MOST and (found := text.find(_OBJECT, at)) >= 0:
             begin = found + len(_FIELD)
             decoded, at = _DECODER.raw_decode(text, begin)

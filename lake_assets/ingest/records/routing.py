@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
 
@@ -18,8 +18,8 @@ from lake_assets.formats import EventFormat, SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.event_model import MANY, Boundary, Keyed, SnapshotRow
 from lake_assets.formats.files.limited_files import KEPT_IN_PART
-from lake_assets.formats.format_base import DEPTH, schema_key
-from lake_assets.formats.registry import read_record
+from lake_assets.formats.format_base import DEPTH, decode, schema_key
+from lake_assets.formats.registry import without_nested_text
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import ROUTES_PROPERTY, routes_of, stored
 from lake_assets.ingest.records import rejects
@@ -75,6 +75,7 @@ def route(
     table: SourceTable | None,
     depth: int = DEPTH,
     kept: Collection[str] = (),
+    decoded: Any = ...,
 ) -> Routed:
     """Return the source tables and the schema of a record, or the problem with it.
 
@@ -84,9 +85,11 @@ def route(
         table: its source table, for records that do not name one.
         depth: maximum nesting.
         kept: source tables whose rows count although they look like signals.
+        decoded: the record as `decode` returns it, if it is decoded already.
     """
     try:
-        record, plain = read_record(event_format, text, depth)
+        record = decode(text, depth) if decoded is ... else decoded
+        record, plain = without_nested_text(event_format, text, record, depth)
         tables = event_format.routes(record, table)
     except InputError as e:
         return Routed(problem=str(e))

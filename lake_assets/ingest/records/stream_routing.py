@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
+from typing import Any
 
 from lake_assets.errors import MalformedRecordError
 from lake_assets.formats import EventFormat, SourceTable
@@ -54,7 +55,7 @@ class StreamRouter:
         except TypeError:  # a list or an object is in a name's place
             return self.route_alone(text)
         if known is None:
-            return self._learned(text, alike, pieces)
+            return self._learned(text, alike, pieces, ... if stand_ins else record)
         payload = None
         if known.payload is not None:
             pieces[1::2] = ["null"] * len(stand_ins)
@@ -66,16 +67,16 @@ class StreamRouter:
             known.database, True,
         )  # fmt: skip
 
-    def route_alone(self, text: str) -> Routed:
+    def route_alone(self, text: str, decoded: Any = ...) -> Routed:
         """Return the same without what earlier records say."""
-        routed = route(self.event_format, text, self.about, self.depth, self.kept)
+        routed = route(self.event_format, text, self.about, self.depth, self.kept, decoded)
         problems = (self.problem_of(t, routed.database) for t in routed.tables)
         problem = next(filter(None, problems), None)
         return Routed(problem=problem) if problem else routed
 
-    def _learned(self, text: str, alike: Hashable, pieces: list[str]) -> Routed:
+    def _learned(self, text: str, alike: Hashable, pieces: list[str], decoded: Any) -> Routed:
         """Return how a record is routed, and remember it for records that are alike."""
-        routed, stand_ins = self.route_alone(text), pieces[1::2]
+        routed, stand_ins = self.route_alone(text, decoded), pieces[1::2]
         is_about_rows = routed.is_tombstone or (routed.tables and not is_signal_table(routed.tables[0]))
         if routed.problem or not is_about_rows:
             return routed
