@@ -13,7 +13,7 @@ flattening; recordings of the engine.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats import debezium_wrapping
+from lake_assets.formats.debezium_alike import LAST_ROW, WHOLE_SNAPSHOT, alike, place_of, source_of
 from lake_assets.formats.debezium_control import MESSAGE, control_kind
 from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_mixed_forms import divided
@@ -32,16 +33,12 @@ from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION
 from lake_assets.formats.nested_text import without_nested_text
 from lake_assets.formats.types.inferred_types import parse_schema
 
-# Values of `source.snapshot` for the rows of a snapshot of whole tables.
-_LAST_ROW = ("last", "last_in_data_collection")
-_WHOLE_SNAPSHOT = ("true", "first", "first_in_data_collection", *_LAST_ROW)
-_PLACE_OF_SNAPSHOT = ("lsn", "file", "pos", "commit_lsn", "scn")
-
 
 class Debezium(EventFormat):
     """See the module."""
 
     numbered, transaction, stored, log = NUMBERED, TRANSACTION, STORED, LOG
+    embeds_schemas = True
     shape = "schema_of_variant_agg(try_parse_json(record))"
     tombstone = (
         "get_json_object(record, '$.key') IS NOT NULL AND get_json_object(record, '$.value.payload') IS NULL "
@@ -51,6 +48,10 @@ class Debezium(EventFormat):
     def upgraded(self, sequence: str) -> str:
         """See `EventFormat.upgraded`."""
         return upgraded(sequence)
+
+    def alike(self, record: Any) -> tuple[Hashable, Any] | None:
+        """See `EventFormat.alike`."""
+        return alike(record)
 
     def schema_of(self, record: Any) -> str:
         """Return the schemas of value and key, separated by a line break.
@@ -83,12 +84,9 @@ class Debezium(EventFormat):
         value, _ = _value_and_topic(record)
         if not isinstance(value, dict) or (value.get("op") or value.get("__op")) != "r":
             return None
-        fields = _source_of(value)
+        fields = source_of(value)
         marker = str(fields.get("snapshot")).lower()
-        if marker not in _WHOLE_SNAPSHOT:
-            return None
-        place = "/".join(str(fields[f]) for f in _PLACE_OF_SNAPSHOT if fields.get(f) is not None)
-        return SnapshotRow(place, marker in _LAST_ROW)
+        return SnapshotRow(place_of(fields), marker in LAST_ROW) if marker in WHOLE_SNAPSHOT else None
 
     def control_kind(self, record: Any) -> str | None:
         """See `EventFormat.control_kind`: see `debezium_control`."""
@@ -133,7 +131,7 @@ class Debezium(EventFormat):
         value, _ = _value_and_topic(record)
         if not isinstance(value, dict):
             return None
-        database = _source_of(value).get("db")
+        database = source_of(value).get("db")
         return database if isinstance(database, str) and database else None
 
     def keyed(self, record: Any) -> Keyed | None:
@@ -179,13 +177,6 @@ def _has_schema(part: Any) -> bool:
 
 def _payload(part: Any) -> Any:
     return part["payload"] if _has_schema(part) else part
-
-
-def _source_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `source` of an envelope, or the fields that ExtractNewRecordState added to a row."""
-    if isinstance(value.get("source"), dict):
-        return value["source"]
-    return {n.removeprefix(p): v for p in reversed(META) for n, v in value.items() if n.startswith(p)}
 
 
 def _is_wrapped(record: Any) -> bool:

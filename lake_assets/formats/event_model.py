@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from lake_assets.errors import InvalidNameError
 from lake_assets.lake.names import TableId, literal
@@ -60,8 +60,7 @@ class SourceTable:
         return str(TableId((self.schema,), self.name))
 
 
-@dataclass(frozen=True)
-class Boundary:
+class Boundary(NamedTuple):
     """What a record says about its transaction.
 
     Attributes:
@@ -75,8 +74,7 @@ class Boundary:
     xid: str | None = None
 
 
-@dataclass(frozen=True)
-class SnapshotRow:
+class SnapshotRow(NamedTuple):
     """What a record says about the snapshot of a whole table that its row is part of.
 
     Attributes:
@@ -88,8 +86,7 @@ class SnapshotRow:
     is_last: bool
 
 
-@dataclass(frozen=True)
-class Keyed:
+class Keyed(NamedTuple):
     """What a record says about the row of its key, in formats with tombstones.
 
     Attributes:

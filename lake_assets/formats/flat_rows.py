@@ -18,8 +18,9 @@ documentation; Iceberg's create_changelog_view.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -121,6 +122,24 @@ class Rows(EventFormat):
         """See `EventFormat.same_again`: a version belongs to one commit, while several commits may share a time."""
         return "_sequence RLIKE '/[01](/|$)'" if self.version else "false"
 
+    def alike(self, record: Any) -> tuple[Hashable, Any] | None:
+        """See `EventFormat.alike`: the columns, their types if it has them, and the operation."""
+        if type(record) is not dict:
+            return None
+        row, types, is_text = record, None, TEXT in record
+        if len(record) == 2 and TYPES in record and ROW in record:
+            row, types = record[ROW], record[TYPES]
+            if type(types) is not dict:
+                return None
+            types = tuple(types.items())
+        elif is_text and len(record) == 1:
+            row = record[TEXT]
+        if type(row) is not dict:
+            return None
+        names = tuple(row)
+        op = row.get(_spelled(self.op, names))
+        return ((is_text, types, names, op), None) if op is None or type(op) is str else None
+
     def schema_of(self, record: Any) -> str:
         """Return the types of a typed row as JSON; `@text` for a row of text."""
         if isinstance(record, dict) and set(record) == {TYPES, ROW}:
@@ -137,7 +156,7 @@ class Rows(EventFormat):
             record = record.get(TEXT, record.get(ROW))
         if not isinstance(record, dict):
             raise MalformedRecordError("expected an object, the columns of a row")
-        op = next((v for k, v in record.items() if caseless(k) == caseless(self.op)), None)
+        op = record.get(_spelled(self.op, tuple(record)))
         if isinstance(op, dict | list) or op_of_word(word_of(op), self.words, self.missing) is None:
             advice = "" if self.version else " (`flag` declares other columns and values)"
             raise MalformedRecordError(f"{self.op} is {op!r}, expected one of {', '.join(self.words)}{advice}")
@@ -227,6 +246,12 @@ class Rows(EventFormat):
         if self.missing == LOAD:
             sequence = f"CASE WHEN {word} = '' THEN {literal(FIRST)} ELSE {sequence} END"
         return sequence, no_place
+
+
+@lru_cache(maxsize=1_000)
+def _spelled(name: str, names: tuple[str, ...]) -> str | None:
+    """Return the first one of some names that is this one in another spelling; None if there is none."""
+    return next((n for n in names if caseless(n) == caseless(name)), None)
 
 
 def _is_named(names: Sequence[str]) -> str:

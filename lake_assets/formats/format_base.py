@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -36,6 +36,7 @@ class EventFormat(ABC):
         log: SQL over `_sequence` of the log that it is a position in, NULL if it is none: positions in different logs
             cannot be compared. None if the events of a stream are always of one log.
         tombstone: SQL over `record`: whether it may be a tombstone with a key; None if the format has none.
+        embeds_schemas: whether a record may repeat its schema, as the field `schema` of an object.
     """
 
     shape: str | None = None
@@ -47,6 +48,7 @@ class EventFormat(ABC):
     kind: str | None = None
     log: str | None = None
     tombstone: str | None = None
+    embeds_schemas: bool = False
 
     @property
     def same_again(self) -> str:
@@ -59,6 +61,14 @@ class EventFormat(ABC):
     def upgraded(self, sequence: str) -> str:
         """Return a `_sequence` of an earlier version, in a watermark, in today's form: what `stored` is for tables."""
         return sequence
+
+    def alike(self, record: Any) -> tuple[Hashable, Any] | None:
+        """Return a value that a decoded record shares with others which are routed alike, and its key; None: unknown.
+
+        Such records are about the same tables, and all methods of this class give the same for them, except `boundary`,
+        and `keyed`, which differs in the key. The value is not necessarily hashable.
+        """
+        return None
 
     def schema_of(self, record: Any) -> str:
         """Return the schema of a decoded record as text; records with equal text are read by the same plan."""
@@ -141,7 +151,7 @@ def decode(line: bytes | str, depth: int = DEPTH) -> Any:
         raise MalformedRecordError(reason) from e
     brackets = line.count(b"{") + line.count(b"[") if isinstance(line, bytes) else line.count("{") + line.count("[")
     # Counting brackets first is cheap, and few records have that many.
-    if brackets > depth and _is_deep(record, depth):
+    if brackets > depth and is_deep(record, depth):
         raise MalformedRecordError(f"nested deeper than {depth} levels")
     return record
 
@@ -151,7 +161,8 @@ def is_too_deep(error: orjson.JSONDecodeError) -> bool:
     return "depth limit" in str(error)
 
 
-def _is_deep(record: Any, depth: int) -> bool:
+def is_deep(record: Any, depth: int) -> bool:
+    """Whether a decoded value is nested deeper than so many levels."""
     level = [record] if isinstance(record, dict | list) else []
     for _ in range(depth):
         level = [

@@ -45,6 +45,10 @@ def read_record(reader: EventFormat, text: str, depth: int = DEPTH) -> tuple[Any
     Raises:
         MalformedRecordError: it is not JSON, or nested too deeply.
     """
-    record = decode(text, depth)
+    return without_nested_text(reader, text, decode(text, depth), depth)
+
+
+def without_nested_text(reader: EventFormat, text: str, record: Any, depth: int = DEPTH) -> tuple[Any, str | None]:
+    """Return the same of a record that is decoded: `record`, of `text`."""
     plain = reader.without_nested_text(text, record)
     return (record, None) if plain is None else (decode(plain, depth), plain)

@@ -13,6 +13,7 @@ Source: "Handling upstream data changes via change data capture" (the ChangeEven
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Hashable
 from typing import Any
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
@@ -57,6 +58,18 @@ class Simplified(NamedValues):
             with contextlib.suppress(UnsupportedEventError):
                 return read_text(kind)
         return reading
+
+    def alike(self, record: Any) -> tuple[Hashable, Any] | None:
+        """See `EventFormat.alike`."""
+        if type(record) is not dict or type(record.get("changeType")) is not str:
+            return None
+        lists = [record.get(part) for part in (*_NAMES, *_OLD)]
+        if any(part is not None and type(part) is not list for part in lists):
+            return None
+        names, old_names = (None if part is None else tuple(part) for part in (lists[0], lists[3]))
+        lengths = [None if part is None else len(part) for part in lists]
+        named_table = (record.get("schema"), record["table"]) if "table" in record else None
+        return (record["changeType"], named_table, "schema" in record, names, old_names, *lengths), None
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""

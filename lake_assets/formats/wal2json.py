@@ -12,7 +12,7 @@ Sources: wal2json's README and source; recordings of version 2.5.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal
 
 from lake_assets.errors import MalformedRecordError
@@ -34,11 +34,16 @@ _V2 = (
     f"columns {_COLUMNS}, identity {_COLUMNS}, pk {_COLUMNS}"
 )
 _ACTIONS = {"I": INSERT, "U": UPDATE, "D": DELETE, "T": TRUNCATE}
+_LISTS = ("columns", "identity", "pk")
 _MESSAGES, _MARKERS = "logical messages", "transaction markers"
 _ABOUT_NO_ROW = {"B": _MARKERS, "C": _MARKERS, "M": _MESSAGES}
 
 
 _LSN = "[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}"
+_IS_LSN = re.compile(_LSN).fullmatch
+_KINDS: dict[str, Literal["begin", "commit", "change"]] = {
+    **dict.fromkeys(_ACTIONS, "change"), "B": "begin", "C": "commit"
+}  # fmt: skip
 
 
 def _lsn(text: str) -> str:
@@ -118,16 +123,33 @@ class Wal2JsonV2(NamedValues):
     )
     shape = shape(parsed, events)
 
+    def alike(self, record: Any) -> tuple[Hashable, Any] | None:
+        """See `EventFormat.alike`."""
+        if type(record) is not dict or type(record.get("action")) is not str:
+            return None
+        names: list[tuple[Any, ...] | None] = []
+        for part in _LISTS:
+            listed = record.get(part)
+            if listed is None and part not in record:
+                names.append(None)
+                continue
+            if type(listed) is not list:
+                return None
+            try:
+                names.append(tuple([c["name"] for c in listed]))
+            except (KeyError, TypeError):
+                return None
+        return (record["action"], record.get("schema"), record.get("table"), *names), None
+
     def boundary(self, record: Any) -> Boundary | None:
         """See `EventFormat.boundary`: B and C lines, and the numbers of transactions."""
-        action = record.get("action") if isinstance(record, dict) else None
-        if action not in (*_ACTIONS, "B", "C"):
+        kind = _KINDS.get(str(record.get("action"))) if isinstance(record, dict) else None
+        if kind is None:
             return None
         lsn, xid = record.get("lsn"), record.get("xid")
-        lsn = lsn if isinstance(lsn, str) and re.fullmatch(_LSN, lsn) else None
+        lsn = lsn if isinstance(lsn, str) and _IS_LSN(lsn) else None
         xid = str(xid) if isinstance(xid, int) and not isinstance(xid, bool) else None
-        kinds: dict[Any, Literal["begin", "commit"]] = {"B": "begin", "C": "commit"}
-        return Boundary(kinds.get(action, "change"), lsn, xid)
+        return Boundary(kind, lsn, xid)
 
     def control_kind(self, record: Any) -> str | None:
         """See `EventFormat.control_kind`: B and C lines, and messages."""
@@ -141,7 +163,7 @@ class Wal2JsonV2(NamedValues):
             return ()
         if record["action"] not in _ACTIONS:
             raise MalformedRecordError(f"no such action: {record['action']!r}")
-        for part in ("columns", "identity", "pk"):
+        for part in _LISTS:
             listed = record.get(part, [])
             if not isinstance(listed, list) or not all(isinstance(c, dict) and is_name(c.get("name")) for c in listed):
                 raise MalformedRecordError(f'"{part}" is not a list of columns')
@@ -162,8 +184,8 @@ def _table(change: Mapping[str, Any], table: SourceTable | None) -> SourceTable:
 
 
 def _checked_v1(change: Any, table: SourceTable | None) -> SourceTable:
-    if not isinstance(change, dict) or change.get("kind") not in OPS:
-        kind = change.get("kind") if isinstance(change, dict) else change
+    kind = change.get("kind") if isinstance(change, dict) else change
+    if not isinstance(change, dict) or not isinstance(kind, str) or kind not in OPS:
         raise MalformedRecordError(f"no such kind of change: {kind!r}")
     old = change.get("oldkeys", {})
     if not isinstance(old, dict) or not isinstance(change.get("pk", {}), dict):
@@ -171,6 +193,6 @@ def _checked_v1(change: Any, table: SourceTable | None) -> SourceTable:
     for part, prefix in ((change, "column"), (old, "key")):
         if part.get(f"{prefix}names") is not None or part.get(f"{prefix}values") is not None:
             check_lists(part, f"{prefix}names", f"{prefix}types", f"{prefix}values", may_be_empty=True)
-    if change["kind"] in ("insert", "update") and "columnnames" not in change:
+    if kind in ("insert", "update") and "columnnames" not in change:
         raise MalformedRecordError('"columnnames" is missing')
     return _table(change, table)

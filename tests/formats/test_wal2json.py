@@ -115,6 +115,7 @@ def test_invalid_lines_of_version_2_are_malformed(record: Any, message: str) -> 
     [
         (None, "no such kind"),
         ({"kind": "upsert"}, "no such kind"),
+        ({"kind": ["insert"]}, "no such kind"),
         (change("insert"), "columnnames"),
         (change("insert", {"id": 1}, columnvalues=[]), "differ in length"),
         (change("insert", {"id": 1}, columntypes=["a", "b"]), "differ in length"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -27,24 +26,28 @@ from lake_assets.ingest.raw_tables import (
     skipped,
 )
 from lake_assets.ingest.records import rejects
-from lake_assets.ingest.records.routing import Databases, Routed, route
+from lake_assets.ingest.records.routing import Databases, Routed
+from lake_assets.ingest.records.stream_routing import StreamRouter
 from lake_assets.ingest.records.stream_transactions import OpenTransactions
 from lake_assets.ingest.records.tombstones import Tombstones
 from lake_assets.lake import thresholds
 
-Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None, str | None]
+# Source table, file, line, text, problem, schema key, payload and transaction; the other columns are counted.
+Row = tuple[str | None, str, int, str, str | None, str | None, str | None, str | None]
 
 
 class RecordReading:
     """Routes the records of a batch, assigns their positions from `position` on and builds Arrow batches."""
 
     def __init__(self, spec: RawSpec, raw: Table, position: int) -> None:
-        self.spec, self.event_format, self.raw = spec, spec.reader, raw
+        self.spec, self.raw = spec, raw
         self.routes = {str(table) for table in routes_of(raw)}
         # Signals of a table that is declared, or has rows already.
         self.kept = {*self.routes, *map(str, spec.signal_tables)}
         self.transactions, self.snapshots = OpenTransactions(raw), TableSnapshots(raw)
         self.tombstones, self.databases = Tombstones(raw, spec.about), Databases(raw, spec.databases)
+        depth, problem_of = spec.limits.depth, self.databases.problem
+        self.router = StreamRouter(spec.reader, spec.about, depth, self.kept, problem_of)
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
@@ -59,7 +62,7 @@ class RecordReading:
             RejectedLimitError: more records than declared cannot be routed.
         """
         rows: list[Row] = []
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         size = 0
         for file, record in batch.read():
             routed = self._route(record)
@@ -68,24 +71,22 @@ class RecordReading:
                 self.first_reason = self.first_reason or f"{file}, line {record.number}: {routed.problem}"
             if routed.control:
                 self.skipped[routed.control] += 1
-            if routed.source_table is not None:
-                self.arrived[routed.source_table] += 1
-            prefix = (self.position, routed.source_table, file, record.number, self.arrived_at)
-            transaction = (
-                self.transactions.follow(batch.source_name, routed.boundary, self.position) if routed.boundary else None
+            boundary = routed.boundary
+            transaction = self.transactions.follow(batch.source_name, boundary, self.position) if boundary else None
+            number, text, _ = record
+            rows.append(
+                (routed.source_table, file, number, text, routed.problem, routed.key, routed.payload, transaction)
             )
-            rows.append((*prefix, record.text, routed.problem, routed.key, routed.payload, transaction))
-            counts[file] = counts.get(file, 0) + 1
             self.position += 1
-            size += len(record.text)
+            size += len(text)
             if len(rows) >= thresholds.ROWS_A_BATCH or size >= thresholds.BYTES_A_BATCH:
-                yield _batch(rows)
+                yield self._batch(rows, counts)
                 rows, size = [], 0
         rejects.check_limit(
             str(self.spec.table), self.spec.max_rejected, self.rejected, self.position - self.first, self.first_reason
         )
         if rows:
-            yield _batch(rows)
+            yield self._batch(rows, counts)
         batch.end(counts, self.arrived_at)
 
     def properties(self) -> dict[str, str]:
@@ -106,31 +107,36 @@ class RecordReading:
     def _route(self, record: Record) -> Routed:
         if record.problem:
             return Routed(problem=record.problem)
-        routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth, self.kept)
-        if problem := next((p for t in routed.tables if (p := self.databases.problem(t, routed.database))), None):
-            return Routed(problem=problem)
+        routed = self.router.route(record.text)
         if routed.keyed is not None:
             routed = self._followed(routed, routed.keyed)
         if routed.snapshot and routed.source_table:
             is_known = routed.source_table in self.routes
             self.snapshots.follow(routed.source_table, routed.snapshot, self.position, is_known=is_known)
-        self.routes.update(str(r) for r in routed.tables)
+        if not routed.is_known:
+            self.routes.update(str(r) for r in routed.tables)
         return routed
 
     def _followed(self, routed: Routed, keyed: Keyed) -> Routed:
         """Return a record with the table of which it deletes a row, if it is a tombstone that does."""
-        table = self.tombstones.follow(keyed, routed.tables)
+        table = self.tombstones.follow(keyed, () if routed.is_known else routed.tables)
         if not routed.is_tombstone:
             return routed
         if isinstance(table, SourceTable):
-            return replace(routed, tables=(table,))
+            return routed._replace(tables=(table,), source_table=str(table), is_known=False)
         return Routed(problem=table.reason if table else None)
 
-
-def _batch(rows: list[Row]) -> pa.RecordBatch:
-    # Sorted by source table, so that a reader of one table skips row groups and pages of the others.
-    rows.sort(key=lambda r: (r[1] or "", r[0]))
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(c, type=f.type) for c, f in zip(columns, ARROW, strict=True)], schema=ARROW
-    )
+    def _batch(self, rows: list[Row], counts: Counter[str]) -> pa.RecordBatch:
+        """Return the last rows that were read, and count them: in `counts` by file."""
+        source_tables, files, *others = zip(*rows, strict=True)
+        counts.update(files)
+        self.arrived.update(table for table in source_tables if table is not None)
+        positions = range(self.position - len(rows), self.position)
+        values = (positions, source_tables, files, others[0], [self.arrived_at] * len(rows), *others[1:])
+        arrays = [pa.array(c, type=f.type) for c, f in zip(values, ARROW, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=ARROW)
+        if len(set(source_tables)) == 1:
+            return batch
+        # Sorted by source table, so that a reader of one table skips row groups and pages of the others.
+        order = sorted(range(len(rows)), key=[table or "" for table in source_tables].__getitem__)
+        return batch.take(pa.array(order))

@@ -65,10 +65,11 @@ class FileBatch(Batch):
         """See `Batch`."""
         count = 0
         for i, file in enumerate(self.files):
+            name = name_of(file)
             try:
                 for record in records_of(file, self.limits):
                     count += 1
-                    yield name_of(file), record
+                    yield name, record
             except InputError as e:
                 raise UnreadableFileError(i, e) from e
             if self.enough is not None and count >= self.enough:

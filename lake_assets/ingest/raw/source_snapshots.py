@@ -46,7 +46,9 @@ class TableSnapshots:
         last = self._of.get(table)
         if last is None or last.place != row.place:
             last = TableSnapshot(row.place, position, is_repeated=is_known)
-        self._of[table] = replace(last, is_complete=last.is_complete or row.is_last)
+        if row.is_last and not last.is_complete:
+            last = replace(last, is_complete=True)
+        self._of[table] = last
 
     def properties(self) -> dict[str, str]:
         """Return the snapshot properties that the next landing starts from."""

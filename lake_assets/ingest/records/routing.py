@@ -8,8 +8,8 @@ records about a table of another database are rejected.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
 
@@ -18,8 +18,8 @@ from lake_assets.formats import EventFormat, SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.event_model import MANY, Boundary, Keyed, SnapshotRow
 from lake_assets.formats.files.limited_files import KEPT_IN_PART
-from lake_assets.formats.format_base import DEPTH, schema_key
-from lake_assets.formats.registry import read_record
+from lake_assets.formats.format_base import DEPTH, decode, schema_key
+from lake_assets.formats.registry import without_nested_text
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import ROUTES_PROPERTY, routes_of, stored
 from lake_assets.ingest.records import rejects
@@ -29,12 +29,12 @@ from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_writer import TableWriter
 
 
-@dataclass(frozen=True)
-class Routed:
+class Routed(NamedTuple):
     """The source tables and schema of a record.
 
     Attributes:
         tables: the source tables that it is about.
+        source_table: value of `source_table` in the raw table.
         problem: why it cannot be routed; None if it can.
         key: identifies its schema; None if it is about no table.
         payload: the record without its schema, and without JSON text inside JSON, if it has either.
@@ -43,9 +43,11 @@ class Routed:
         control: what it is, if it says nothing about a row: a heartbeat, a signal, ...
         keyed: what it says about the row of its key.
         database: the database of its table; None if it does not say.
+        is_known: whether records like it were routed before, so that its tables and their database are known.
     """
 
     tables: tuple[SourceTable, ...] = ()
+    source_table: str | None = None
     problem: str | None = None
     key: str | None = None
     payload: str | None = None
@@ -54,16 +56,17 @@ class Routed:
     snapshot: SnapshotRow | None = None
     keyed: Keyed | None = None
     database: str | None = None
-
-    @property
-    def source_table(self) -> str | None:
-        """Value of `source_table` in the raw table."""
-        return MANY if len(self.tables) > 1 else str(self.tables[0]) if self.tables else None
+    is_known: bool = False
 
     @property
     def is_tombstone(self) -> bool:
         """Whether it is a key without a value, whose table is known from the records before it."""
         return self.keyed is not None and self.keyed.kind == "tombstone"
+
+
+def name_of(tables: Sequence[SourceTable]) -> str | None:
+    """Return the value of `source_table` in the raw table for a record about some tables."""
+    return MANY if len(tables) > 1 else str(tables[0]) if tables else None
 
 
 def route(
@@ -72,6 +75,7 @@ def route(
     table: SourceTable | None,
     depth: int = DEPTH,
     kept: Collection[str] = (),
+    decoded: Any = ...,
 ) -> Routed:
     """Return the source tables and the schema of a record, or the problem with it.
 
@@ -81,9 +85,11 @@ def route(
         table: its source table, for records that do not name one.
         depth: maximum nesting.
         kept: source tables whose rows count although they look like signals.
+        decoded: the record as `decode` returns it, if it is decoded already.
     """
     try:
-        record, plain = read_record(event_format, text, depth)
+        record = decode(text, depth) if decoded is ... else decoded
+        record, plain = without_nested_text(event_format, text, record, depth)
         tables = event_format.routes(record, table)
     except InputError as e:
         return Routed(problem=str(e))
@@ -98,7 +104,7 @@ def route(
     payload = event_format.without_schema(plain or text, schema) if schema else None
     snapshot = event_format.snapshot_row(record)
     key, database = schema_key(schema), event_format.database(record)
-    return Routed(tables, None, key, payload or plain, boundary, None, snapshot, keyed, database)
+    return Routed(tables, name_of(tables), None, key, payload or plain, boundary, None, snapshot, keyed, database)
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:

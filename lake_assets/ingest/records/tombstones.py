@@ -45,7 +45,7 @@ class Tombstones:
         self._records = 0
 
     def follow(self, record: Keyed, tables: Sequence[SourceTable]) -> SourceTable | Refused | None:
-        """Take the next record of the stream, which is about some tables, into account.
+        """Take the next record of the stream into account, which is about some tables that are new for its topic.
 
         Returns:
             The table of which a tombstone deletes a row, or a refusal if that is unknown; None for other records and
