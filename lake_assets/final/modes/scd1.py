@@ -170,7 +170,7 @@ def _merge(batch: Batch, rows: DataFrame, at_most: int | None, *, unconditionall
     rest = [c for c in names if c not in target.key]
     rows = rows.selectExpr(*(f"CAST({quote(c)} AS {types[c]}) AS {quote(c)}" for c in names), OP, KEEP, KNOWN)
     new = {c: f"s.{quote(c)}" for c in rest}
-    if not unconditionally:
+    if soft or batch.stats.unavailable:
         new = {
             c: f"CASE WHEN array_contains(s.{KEEP}, {literal(c)}) THEN t.{quote(c)} ELSE {v} END"
             for c, v in new.items()
@@ -179,14 +179,13 @@ def _merge(batch: Batch, rows: DataFrame, at_most: int | None, *, unconditionall
     deleted = f"(s.{OP} = '{DELETE}')"
     if soft:
         new[DELETED] = values[DELETED] = deleted
-    # Unchanged rows are not written again, so the feed of this table has only real changes.
-    differs = " OR ".join(f"NOT (t.{quote(c)} <=> {value})" for c, value in new.items())
+    compared = {} if unconditionally else {c: types[c] for c in new}
     # A row that was inserted and deleted within the window existed nevertheless.
     inserted = f"s.{KNOWN}" if soft else f"NOT {deleted}"
     delete_missing = f"AND NOT t.{DELETED} THEN UPDATE SET t.{DELETED} = true" if soft else "THEN DELETE"
     clauses = [
         Delete(f"s.{OP} = '{REMOVE if soft else DELETE}'"),
-        *([Update("" if unconditionally else f"({differs})", new)] if new else []),
+        *([Update(values=new, compared=compared)] if new else []),
         Insert(inserted, values),
         *([f"WHEN NOT MATCHED BY SOURCE {delete_missing}"] if batch.is_emptied else []),
     ]

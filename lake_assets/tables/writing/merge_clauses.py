@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from lake_assets.lake import quote
 
+FLOATING = ("float", "double")
 _STORED = re.compile(r"\bt\.(`(?:[^`]|``)+`)")
 _PLAIN = re.compile(r"s\.(`(?:[^`]|``)+`)")
 
@@ -32,15 +33,20 @@ class Clause:
         return not isinstance(self, Insert)
 
     @property
+    def condition(self) -> str:
+        """SQL of the whole condition; empty: none."""
+        return self.when
+
+    @property
     def stored_columns(self) -> set[str]:
         """The columns of `t` that condition and values read."""
-        return {unquoted(c) for text in (self.when, *self.values.values()) for c in _STORED.findall(text)}
+        return {unquoted(c) for text in (self.condition, *self.values.values()) for c in _STORED.findall(text)}
 
     @property
     def sql(self) -> str:
         """The clause in Spark's SQL."""
         begin = f"WHEN {'' if self.is_matched else 'NOT '}MATCHED"
-        return f"{begin}{f' AND {self.when}' if self.when else ''} THEN {self._action}"
+        return f"{begin}{f' AND {self.condition}' if self.condition else ''} THEN {self._action}"
 
     @property
     def _action(self) -> str:
@@ -58,7 +64,20 @@ class Delete(Clause):
 
 @dataclass(frozen=True)
 class Update(Clause):
-    """Set columns of stored rows; the others keep their values."""
+    """Set columns of stored rows; the others keep their values.
+
+    Attributes:
+        compared: Spark's types of the columns, if only rows are written that differ in one of them: so a feed of the
+            table has only real changes.
+    """
+
+    compared: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def condition(self) -> str:
+        """SQL of the whole condition; empty: none."""
+        differs = " OR ".join(f"NOT ({same(f't.{quote(c)}', self.values[c], k)})" for c, k in self.compared.items())
+        return " AND ".join(part for part in (self.when, f"({differs})" if differs else "") if part)
 
     @property
     def _action(self) -> str:
@@ -82,6 +101,13 @@ def insert(columns: Sequence[str], when: str = "") -> Insert:
 def source_values(columns: Sequence[str]) -> dict[str, str]:
     """Return SQL of the source's values by column."""
     return {c: f"s.{quote(c)}" for c in columns}
+
+
+def same(one: str, other: str, kind: str) -> str:
+    """Return SQL of a condition: two values of a type are the same. Zeros of both signs are not, two NaN are."""
+    if kind in FLOATING:
+        return f"CAST({one} AS STRING) <=> CAST({other} AS STRING)"
+    return f"{one} <=> {other}"
 
 
 def plain_column(value: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.types import (
@@ -147,7 +148,7 @@ def find(
     if isinstance(found, Refused):
         return found
     pairs = _Pairs.of(source, found, pa.schema([stored.columns.field(c) for c in needed]))
-    chosen = pairs.plain(types) if source.is_plain and not needed else pairs.evaluated(spark, types)
+    chosen = pairs.plain(types) if source.is_plain(types) else pairs.evaluated(spark, types)
     return _merge_of(table, pairs, chosen)
 
 
@@ -206,7 +207,7 @@ class _Source:
         conditions = (
             f"coalesce({c.when}, false) AS {_WHEN.format(n)}"
             for n, c in enumerate(clauses)
-            if c.when and not c.stored_columns
+            if c.when and not Clause(c.when).stored_columns
         )
         limit = f" LIMIT {most + 1}" if at_most is None else ""
         sql = f"SELECT {', '.join(['s.*', *keys, *conditions])} FROM {named} s{limit}"
@@ -228,10 +229,19 @@ class _Source:
                 needed |= {c for c in types if c not in clause.values and c not in self.key}
         return [c for c in types if c in needed]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether all values that are written are columns of the source."""
-        return all(plain_column(v) is not None for clause in self.clauses for v in clause.values.values())
+    def is_plain(self, types: Mapping[str, str]) -> bool:
+        """Whether conditions and values are those of the source, but for the comparison of simple values."""
+        for clause in self.clauses:
+            if Clause(clause.when, clause.values).stored_columns:
+                return False
+            if any(plain_column(v) is None for v in clause.values.values()):
+                return False
+            if isinstance(clause, Update):
+                if not {*clause.values, *self.key} >= set(types):
+                    return False
+                if any("<" in kind for kind in clause.compared.values()):
+                    return False
+        return True
 
     def value_of(self, column: str, clause: Clause) -> str:
         """Return SQL of the value that a clause writes to a column."""
@@ -294,6 +304,8 @@ class _Pairs:
             if clause.when:
                 flags: _Flags = self.source.rows[_WHEN.format(n)].to_numpy()
                 applies = applies & flags[self.rows]
+            if isinstance(clause, Update) and clause.compared:
+                applies[: self.matched] &= self._differ(clause)
             choice[applies] = n
         # Clauses that write take each column from the same place, or their rows are put together.
         writing = [n for n, c in enumerate(clauses) if not isinstance(c, Delete)]
@@ -307,6 +319,16 @@ class _Pairs:
             parts.append(pa.table([pa.nulls(len(rows)) if c is None else taken[c] for c in columns], names=list(types)))
         values = pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
         return _Chosen(choice, values.take(pa.array(at)) if values.num_rows else values)
+
+    def _differ(self, update: Update) -> _Flags:
+        """Return which stored rows differ from the values of an update in a column that it compares."""
+        differ = np.zeros(self.matched, bool)
+        rows = pa.array(self.rows[: self.matched])
+        for column in update.compared:
+            stored = self.stored[column]
+            new = self.source.rows[plain_column(update.values[column])].take(rows).cast(stored.type)
+            differ |= ~_same(stored, new)
+        return differ
 
     def evaluated(self, spark: SparkSession, types: Mapping[str, str]) -> _Chosen:
         """Let Spark choose, and compute the values."""
@@ -365,6 +387,18 @@ def _merge_of(table: Table, pairs: _Pairs, chosen: _Chosen) -> PositionMerge:
             deleted.append((m.file, m.deleted | BitMap64(m.positions[here].tolist())))
     counts = (int(inserts.sum()), int(updates.sum()), int(deletes.sum()))
     return PositionMerge(table, rows, deleted, counts, pairs.source.rows.num_rows)
+
+
+def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> _Flags:
+    """Return where two columns of one simple type have the same value, as `merge_clauses.same` says."""
+    both_null = pc.and_(one.is_null(), other.is_null()).to_numpy()
+    equal = pc.fill_null(pc.equal(one, other), False).to_numpy()
+    if pa.types.is_floating(one.type):
+        zero = pc.fill_null(pc.equal(one, 0), False).to_numpy()
+        signs = (np.signbit(pc.fill_null(c, 0).to_numpy()) for c in (one, other))
+        both_nan = pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False).to_numpy()
+        equal = (equal & ~(zero & np.not_equal(*signs))) | both_nan
+    return equal | both_null
 
 
 def _struct(table: pa.Table) -> Any:

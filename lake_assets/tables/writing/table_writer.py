@@ -20,19 +20,17 @@ from lake_assets.tables.spark_frames import computed, new_name, over
 from lake_assets.tables.spark_tuning import size_of
 from lake_assets.tables.writing.branch_writer import BranchWriter
 from lake_assets.tables.writing.commit_counts import count_properties, counts
-from lake_assets.tables.writing.merge_clauses import Clause, Delete, Update, insert, source_values
+from lake_assets.tables.writing.merge_clauses import FLOATING, Clause, Delete, Update, insert, same, source_values
 from lake_assets.tables.writing.position_merge import Match
 from lake_assets.tables.writing.publication import Branch
 from lake_assets.tables.writing.row_differences import (
     COPIES,
-    FLOATING,
     FOUND,
     SIGN,
     duplicate_key,
     form,
     incomparable,
     net,
-    same,
     signed,
 )  # fmt: skip
 from lake_assets.tables.writing.table_ddl import replace_table
@@ -74,10 +72,9 @@ class TableWriter(BranchWriter):
             self.overwrite(rows.where(FOUND))
             return
         rest = [c for c in self.types if c not in key or self._has_zeros(c)]
-        differs = " OR ".join(f"NOT ({same(c, self.types[c])})" for c in rest)
         clauses = [
             Delete(f"s.{quote(FOUND)} IS NULL"),
-            *([Update(f"({differs})", source_values(rest))] if rest else []),
+            *([Update(values=source_values(rest), compared={c: self.types[c] for c in rest})] if rest else []),
             insert(list(self.types), when=f"s.{quote(FOUND)}"),
         ]
 
@@ -360,7 +357,7 @@ class TableWriter(BranchWriter):
         return read.table(self.commit.name).count()
 
     def _all_same(self) -> list[str]:
-        return [same(c, kind) for c, kind in self.types.items()]
+        return [same(f"t.{quote(c)}", f"s.{quote(c)}", kind) for c, kind in self.types.items()]
 
     def _merge_copies(
         self, deleted: DataFrame, stay: DataFrame, pruning: Pruning | None, changed: tuple[int, int, int]
