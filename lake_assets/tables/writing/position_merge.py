@@ -135,7 +135,7 @@ def find(
     Returns:
         A refusal if MERGE has to do it, or does it as quickly.
     """
-    if why := _refused(spark, table, match, at_most, len(types)):
+    if why := _refused(spark, table, match, at_most, types):
         return Refused(why)
     stored = StoredRows.of(table, match.key)
     if isinstance(stored, Refused):
@@ -152,7 +152,7 @@ def find(
     return _merge_of(table, pairs, chosen)
 
 
-def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | None, columns: int) -> str:
+def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | None, types: Mapping[str, str]) -> str:
     """Return why a table is left to MERGE; empty: nothing that its metadata tell."""
     properties, schema = table.properties, table.schema()
     if not has_jvm(spark):
@@ -163,8 +163,10 @@ def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | Non
         return "the table is declared to be rewritten"
     if properties.get("write.format.default", "parquet").lower() != "parquet":
         return "the table is not written as Parquet"
-    if at_most is not None and at_most * columns > thresholds.POSITION_VALUES:
+    if at_most is not None and at_most * len(types) > thresholds.POSITION_VALUES:
         return "too many rows change"
+    if list(types) != [f.name for f in schema.fields]:
+        return "the columns of the table are not known by name"
     if any(not isinstance(schema.find_field(k).field_type, _KEYS) for k in match.key):
         return "the type of the key is not compared here"
     if other := next((f.name for f in schema.fields if not _is_written(f.field_type) or f.required), ""):
@@ -300,7 +302,7 @@ class _Pairs:
         clauses, choice = self.source.clauses, np.full(len(self.rows), -1)
         is_matched = np.arange(len(self.rows)) < self.matched
         for n, clause in reversed(list(enumerate(clauses))):
-            applies = is_matched if clause.is_matched else ~is_matched
+            applies = np.equal(is_matched, clause.is_matched)
             if clause.when:
                 flags: _Flags = self.source.rows[_WHEN.format(n)].to_numpy()
                 applies = applies & flags[self.rows]
@@ -340,7 +342,7 @@ class _Pairs:
             names=["s", "t", "__n"],
         )
         choice = " ".join(
-            f"WHEN {'' if c.is_matched else 'NOT '}t.__there{f' AND ({c.when})' if c.when else ''} THEN {n}"
+            f"WHEN {'' if c.is_matched else 'NOT '}t.__there{f' AND ({c.condition})' if c.condition else ''} THEN {n}"
             for n, c in enumerate(clauses)
         )
         writing = {n: c for n, c in enumerate(clauses) if not isinstance(c, Delete)}
