@@ -22,6 +22,8 @@ from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import over
 from lake_assets.tables.spark_tuning import tuned_for
+from lake_assets.tables.writing.merge_clauses import Clause
+from lake_assets.tables.writing.position_merge import Match
 from lake_assets.tables.writing.table_ddl import key_in
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, KEY_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter
@@ -86,11 +88,19 @@ class Batch:
         cast = rows.selectExpr(*(f"CAST({quote(k)} AS {types[k]}) AS {quote(k)}" for k in key))
         return prune(cast, key, self.writer.commit.base, at_most=at_most, types=types)
 
-    def merge(self, rows: DataFrame, on: str, clauses: Sequence[str], pruning: Pruning | None) -> None:
-        """MERGE `rows` as `s` into the table `t`, reading only the rows of `t` that `pruning` cannot rule out."""
-        spec = self.target.spec
+    def merge(self, rows: DataFrame, clauses: Sequence[Clause | str], at_most: int | None = None) -> str:
+        """MERGE `rows` as `s` into the table `t`, reading few other rows of `t`; return how they were found.
+
+        `at_most` is the greatest number of rows, if it is known.
+        """
+        spec, match = self.target.spec, Match(self.target.row_key, nulls_match=False)
+
+        def prune() -> Pruning | None:
+            # A truncate leaves nothing to prune: every row that is not in the window is deleted.
+            return None if self.is_emptied else self.pruning(rows, at_most=at_most)
+
         with tuned_for(self.target.lake, (spec.staging, spec.table)):
-            self.writer.merge(rows, on, clauses, pruning)
+            return self.writer.merge(rows, match, clauses, prune, at_most=at_most)
 
     def replace(self, rows: DataFrame) -> str:
         """Replace all rows of the table in one commit: readers see the old table or the new one.

@@ -18,7 +18,7 @@ from lake_assets.final.ordering import Ordering
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.final.staging_projection import Projection
 from lake_assets.formats import event_format
-from lake_assets.lake import LakeBase, quote
+from lake_assets.lake import LakeBase
 from lake_assets.lake.column_spelling import caseless
 from lake_assets.tables.audits.audit_gate import Gate
 
@@ -92,11 +92,6 @@ class Target:
     def row_key(self) -> tuple[str, ...]:
         """The columns that identify a stored row: versions of a row share its key. Empty: none do."""
         return {"scd1": self.key, "scd2": (*self.key, FROM), "append": ()}[self.mode]
-
-    @property
-    def is_same_row(self) -> str:
-        """SQL of the condition that a stored row `t` and a row `s` are the same one."""
-        return " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in self.row_key)
 
     @property
     def tracked(self) -> list[str]:

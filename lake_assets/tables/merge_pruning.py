@@ -29,13 +29,11 @@ class Pruning:
 
     Attributes:
         why: a description for the outcome.
-        is_large: whether the target is so large that the number of columns read matters.
     """
 
     condition: str
     values: dict[str, Any]
     why: str
-    is_large: bool = False
 
 
 def prune(
@@ -74,7 +72,6 @@ def prune(
     if not row["n"]:
         return Pruning("1 = 0", {}, "no key changed")
     rows = _rows_of(target)
-    is_large = rows >= thresholds.LARGE_TARGET_ROWS
     values: dict[str, Any] = {}
     parts: list[str] = []
     for i, column in enumerate(usable):
@@ -89,7 +86,7 @@ def prune(
         keys = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_encoded(codecs, key[0]))).collect()]
         literals = _literals({f"k{i}": v for i, v in enumerate(keys)}, codecs[key[0]], types[key[0]], values)
         parts.append(f"t.{quote(key[0])} IN ({', '.join(literals)})")
-        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal", is_large)
+        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal")
     if (
         rows < thresholds.HASHES_TARGET_ROWS
         or row["n"] > thresholds.HASHES_KEYS
@@ -97,11 +94,11 @@ def prune(
         or not all(_is_hashed(types[k]) for k in key)
     ):
         why = why if parts else "the type of the keys has no order: the whole target is joined"
-        return Pruning(" AND ".join(parts), values, why, is_large)
+        return Pruning(" AND ".join(parts), values, why)
     parts.append(_hashed(key, row["n"]))
     values["bits"] = _bits(source, key, row["n"])
     why = f"{row['n']} keys, pruned by their range and their hashes"
-    return Pruning(" AND ".join(parts), values, why, is_large)
+    return Pruning(" AND ".join(parts), values, why)
 
 
 def _literals(encoded: Mapping[str, Any], codec: LiteralCodec, kind: str, values: dict[str, Any]) -> list[str]:

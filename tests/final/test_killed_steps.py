@@ -25,7 +25,7 @@ from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline import step_retries as runner
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from lake_assets.tables.writing import branch_writer
+from lake_assets.tables.writing import branch_writer, position_merge
 from tests.support.debezium import TEXT, Event, Table, write_lines
 from tests.support.final_kinds import NAMES, emptied, expected, scattered, shifted, source, transactions
 from tests.support.histories import redelivered, shuffled, split
@@ -260,10 +260,11 @@ def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
     with monkeypatch.context() as patch:
         over, slow = branch_writer.over, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
 
-        def slowly(spark: SparkSession, sql: str, frames: dict[str, DataFrame], args: Any) -> DataFrame:
+        def slowly(spark: SparkSession, sql: str, frames: dict[str, DataFrame], args: Any = None) -> DataFrame:
             return over(spark, sql, {name: _with_wait(rows, slow) for name, rows in frames.items()}, args)
 
         patch.setattr(branch_writer, "over", slowly)
+        patch.setattr(position_merge, "over", slowly)
         yield
 
 

@@ -71,8 +71,8 @@ def deleted_rows(
                 pairs[e.path] = (e, *applying)
             elif {_blob_key(d) for d in applying[0]} - {_blob_key(d) for d in applying[1]}:
                 return DeletedRows(is_restored=True)
-    bitmaps = _read(io, [d for _, *both in pairs.values() for ds in both for d in ds])
-    puffin, vectors, covered = _Puffin(path), list[Entry](), set[str]()
+    bitmaps = read_vectors(io, [d for _, *both in pairs.values() for ds in both for d in ds])
+    puffin, vectors, covered = Puffin(path), list[Entry](), set[str]()
     empty = BitMap64()
     for name, (e, before, after) in pairs.items():
         deleted_then, deleted_now = (bitmaps[_blob_key(ds[0])] if ds else empty for ds in (before, after))
@@ -111,7 +111,12 @@ def _blob_key(e: Entry) -> tuple[str, int]:
     return e.path, e.offset
 
 
-def _read(io: FileIO, vectors: Iterable[Entry]) -> Mapping[tuple[str, int], BitMap64]:
+def read_vectors(io: FileIO, vectors: Iterable[Entry]) -> Mapping[tuple[str, int], BitMap64]:
+    """Return the deleted positions of deletion vectors, by path and offset.
+
+    Raises:
+        CorruptMetadataError: a vector is broken.
+    """
     by_file: dict[str, list[Entry]] = {}
     for e in vectors:
         by_file.setdefault(e.path, []).append(e)
@@ -136,7 +141,7 @@ def _decoded(blob: bytes, e: Entry) -> BitMap64:
         return BitMap64.deserialize(body[4:])
 
 
-class _Puffin:
+class Puffin:
     """Builds a Puffin file of deletion vectors."""
 
     def __init__(self, path: str) -> None:
@@ -146,6 +151,22 @@ class _Puffin:
 
     def add(self, data: Entry, like: Entry, deleted: BitMap64) -> Entry:
         """Add a vector for a data file; return its manifest entry, modelled on the entry of another vector."""
+        offset, length, rows = self.write(data.path, deleted)
+        file = {
+            **like.file,
+            "file_path": self._path,
+            "record_count": rows,
+            "content_offset": offset,
+            "content_size_in_bytes": length,
+            "referenced_data_file": data.path,
+        }
+        # The sequence number of the data file, so the vector applies in every snapshot.
+        number = data.sequence_number
+        raw = {**like.raw, "sequence_number": number, "file_sequence_number": number, "data_file": file}
+        return replace(like, raw=raw)
+
+    def write(self, path: str, deleted: BitMap64) -> tuple[int, int, int]:
+        """Add a vector for the data file `path`; return its offset, its length in bytes and its number of rows."""
         body = _MAGIC + deleted.serialize()
         blob = struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
         offset, rows = len(self._content), len(deleted)
@@ -158,21 +179,10 @@ class _Puffin:
                 "sequence-number": -1,
                 "offset": offset,
                 "length": len(blob),
-                "properties": {"referenced-data-file": data.path, "cardinality": str(rows)},
+                "properties": {"referenced-data-file": path, "cardinality": str(rows)},
             }
         )
-        file = {
-            **like.file,
-            "file_path": self._path,
-            "record_count": rows,
-            "content_offset": offset,
-            "content_size_in_bytes": len(blob),
-            "referenced_data_file": data.path,
-        }
-        # The sequence number of the data file, so the vector applies in every snapshot.
-        number = data.sequence_number
-        raw = {**like.raw, "sequence_number": number, "file_sequence_number": number, "data_file": file}
-        return replace(like, raw=raw)
+        return offset, len(blob), rows
 
     def content(self) -> bytes:
         """Return the content of the file."""

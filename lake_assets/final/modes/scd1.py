@@ -18,8 +18,9 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote, thresholds
 from lake_assets.lake.names import literal
-from lake_assets.tables.merge_pruning import Pruning
 from lake_assets.tables.spark_frames import checkpoint, cols, together
+from lake_assets.tables.spark_tuning import size_of
+from lake_assets.tables.writing.merge_clauses import Delete, Insert, Update
 
 
 def apply(batch: Batch) -> tuple[str, str]:
@@ -39,16 +40,14 @@ def apply(batch: Batch) -> tuple[str, str]:
             if not isinstance(done, Refused):
                 return "overwrite", "; ".join([*why, done])
             why.append(f"merged, since {done.reason}")
-        # A truncate leaves nothing to prune: every row that is not in the window is deleted.
-        pruning = None if batch.is_emptied else batch.pruning(rows, at_most=events if is_simple else None)
-        unconditionally = is_simple and pruning is not None and _skips_comparison(batch, pruning)
+        unconditionally = is_simple and not batch.is_emptied and _skips_comparison(batch)
         if unconditionally:
             why.append("the events have all columns: stored rows are matched by their keys only")
-        _merge(batch, rows, pruning, unconditionally=unconditionally)
+        how = _merge(batch, rows, events if is_simple else None, unconditionally=unconditionally)
     finally:
         if is_persisted:
             rows.unpersist()
-    return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
+    return "merge", "; ".join([*why, *([how] if how else [])])
 
 
 def rows_of(batch: Batch) -> DataFrame:
@@ -64,7 +63,7 @@ def _changes(batch: Batch) -> tuple[DataFrame, list[str], bool]:
     return _rows(batch, needed), list(needed.why), needed.late is None and needed.tied is None
 
 
-def _skips_comparison(batch: Batch, pruning: Pruning) -> bool:
+def _skips_comparison(batch: Batch) -> bool:
     """Whether updated rows are written without comparing them with the stored rows.
 
     In a large table, reading all columns takes several times as long as reading the key columns. The comparison avoids
@@ -72,7 +71,8 @@ def _skips_comparison(batch: Batch, pruning: Pruning) -> bool:
     which the table does not have.
     """
     spec = batch.target.spec
-    return pruning.is_large and spec.deletes == "hard" and not batch.stats.unavailable and not spec.columns
+    is_large = size_of(batch.writer.commit.existing)[1] >= thresholds.LARGE_TARGET_ROWS
+    return is_large and spec.deletes == "hard" and not batch.stats.unavailable and not spec.columns
 
 
 def _rows(batch: Batch, needed: Needs) -> DataFrame:
@@ -163,14 +163,14 @@ def _rows_to_insert(target: Target, rows: DataFrame) -> DataFrame:
     return rows.where(KNOWN).withColumn(DELETED, deleted) if DELETED in target.own else rows.where(~deleted)
 
 
-def _merge(batch: Batch, rows: DataFrame, pruning: Pruning | None, *, unconditionally: bool) -> None:
-    """MERGE one row per key; without `pruning`, rows missing from `rows` are deleted (a truncate came first)."""
+def _merge(batch: Batch, rows: DataFrame, at_most: int | None, *, unconditionally: bool) -> str:
+    """MERGE one row per key; after a truncate, rows that are not in `rows` are deleted. Return how rows were found."""
     target, types, names = batch.target, batch.types, batch.target.columns
     soft = DELETED in target.own
     rest = [c for c in names if c not in target.key]
     rows = rows.selectExpr(*(f"CAST({quote(c)} AS {types[c]}) AS {quote(c)}" for c in names), OP, KEEP, KNOWN)
     new = {c: f"s.{quote(c)}" for c in rest}
-    if not unconditionally:
+    if soft or batch.stats.unavailable:
         new = {
             c: f"CASE WHEN array_contains(s.{KEEP}, {literal(c)}) THEN t.{quote(c)} ELSE {v} END"
             for c, v in new.items()
@@ -179,17 +179,14 @@ def _merge(batch: Batch, rows: DataFrame, pruning: Pruning | None, *, unconditio
     deleted = f"(s.{OP} = '{DELETE}')"
     if soft:
         new[DELETED] = values[DELETED] = deleted
-    # Unchanged rows are not written again, so the feed of this table has only real changes.
-    differs = " OR ".join(f"NOT (t.{quote(c)} <=> {value})" for c, value in new.items())
-    sets = ", ".join(f"t.{quote(c)} = {value}" for c, value in new.items())
+    compared = {} if unconditionally else {c: types[c] for c in new}
     # A row that was inserted and deleted within the window existed nevertheless.
     inserted = f"s.{KNOWN}" if soft else f"NOT {deleted}"
     delete_missing = f"AND NOT t.{DELETED} THEN UPDATE SET t.{DELETED} = true" if soft else "THEN DELETE"
     clauses = [
-        f"WHEN MATCHED AND s.{OP} = '{REMOVE if soft else DELETE}' THEN DELETE",
-        *([f"WHEN MATCHED {'' if unconditionally else f'AND ({differs}) '}THEN UPDATE SET {sets}"] if new else []),
-        f"WHEN NOT MATCHED AND {inserted} THEN INSERT ({', '.join(map(quote, values))}) "
-        f"VALUES ({', '.join(values.values())})",
-        *([f"WHEN NOT MATCHED BY SOURCE {delete_missing}"] if pruning is None else []),
+        Delete(f"s.{OP} = '{REMOVE if soft else DELETE}'"),
+        *([Update(values=new, compared=compared)] if new else []),
+        Insert(inserted, values),
+        *([f"WHEN NOT MATCHED BY SOURCE {delete_missing}"] if batch.is_emptied else []),
     ]
-    batch.merge(rows, target.is_same_row, clauses, pruning)
+    return batch.merge(rows, clauses, at_most)

@@ -26,7 +26,7 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.tables.spark_frames import checkpoint, cols, together
-from lake_assets.tables.writing.branch_writer import insert
+from lake_assets.tables.writing.merge_clauses import Delete, Update, insert, source_values
 
 # 9999-12-31 00:00:00 UTC in seconds since 1970.
 _OPEN_END = 253_402_214_400
@@ -41,19 +41,17 @@ def apply(batch: Batch) -> tuple[str, str]:
     changes = checkpoint(_differing(batch, computed, batch.stored_rows(keys)))
     if target.is_new:
         return "rebuild", batch.replace(changes)
-    pruning = batch.pruning(changes)
     if not changes.limit(1).count():
         batch.writer.nothing()
         return "none", "; ".join([*why, "no version differs"])
     names = [*target.columns, *target.own]
-    sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in names if c not in target.row_key)
     clauses = [
-        f"WHEN MATCHED AND s.{OP} = '{DELETE}' THEN DELETE",
-        f"WHEN MATCHED THEN UPDATE SET {sets}",
-        f"WHEN NOT MATCHED AND s.{OP} <> '{DELETE}' THEN {insert(names)}",
+        Delete(f"s.{OP} = '{DELETE}'"),
+        Update(values=source_values([c for c in names if c not in target.row_key])),
+        insert(names, when=f"s.{OP} <> '{DELETE}'"),
     ]
-    batch.merge(changes, target.is_same_row, clauses, pruning)
-    return "merge", "; ".join([*why, pruning.why])
+    how = batch.merge(changes, clauses)
+    return "merge", "; ".join([*why, *([how] if how else [])])
 
 
 def rows_of(batch: Batch) -> DataFrame:

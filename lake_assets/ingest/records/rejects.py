@@ -28,7 +28,7 @@ from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.lake.names import literal
 from lake_assets.tables.specs import Limit
 from lake_assets.tables.writing.arrow_writes import write_arrow
-from lake_assets.tables.writing.branch_writer import insert
+from lake_assets.tables.writing.merge_clauses import insert
 from lake_assets.tables.writing.side_tables import delete_in_place, merge_in_place
 
 # Total number of unroutable records of a raw table: set by each landing, and by each copy to this table.
@@ -170,7 +170,7 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
         f"AND t.source_table = {literal(source_table)} AND t.position BETWEEN {int(first)} AND {int(last)}",
         [
             "WHEN MATCHED AND t.reason <> s.reason THEN UPDATE SET t.reason = s.reason, t.rejected_at = s.rejected_at",
-            f"WHEN NOT MATCHED THEN {insert(COLUMNS)}",
+            insert(COLUMNS).sql,
         ],
     )
 

@@ -39,10 +39,12 @@ from lake_assets.ingest.staging.staging_columns import (
 )
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
+from lake_assets.tables.merge_pruning import Pruning
 from lake_assets.tables.pending_windows import head_of, known_marks
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_frames import observed
-from lake_assets.tables.writing.branch_writer import insert
+from lake_assets.tables.writing.merge_clauses import Update, insert, source_values
+from lake_assets.tables.writing.position_merge import Match
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import key_in, replace_table
 from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, KEY_PROPERTY, ORDER_PROPERTY
@@ -356,17 +358,15 @@ def _merge(writer: TableWriter, rows: DataFrame, first: int, last: int, *, moves
     """
     names = [f.name for f in rows.schema.fields]
     rows = rows.select(*(F.col(quote(n)).cast(writer.types[n]).alias(n) for n in names))
-    position, index, sequence = quote(POSITION), quote(INDEX), quote(SEQUENCE)
-    moved = (
-        f"WHEN MATCHED AND s.{OP} = '{DELETE}' AND NOT t.{sequence} <=> s.{sequence} "
-        f"THEN UPDATE SET t.{sequence} = s.{sequence}"
-    )
+    position, sequence = quote(POSITION), quote(SEQUENCE)
+    moved = Update(f"s.{OP} = '{DELETE}' AND NOT t.{sequence} <=> s.{sequence}", source_values([SEQUENCE]))
     writer.merge(
         rows,
-        f"t.{position} = s.{position} AND t.{index} = s.{index} AND t.{position} BETWEEN {int(first)} AND {int(last)}",
+        Match([POSITION, INDEX], nulls_match=False),
         [
-            f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position}",
+            Update(f"t.{position} < 0", source_values([POSITION])),
             *([moved] if moves else []),
-            f"WHEN NOT MATCHED THEN {insert(names)}",
+            insert(names),
         ],
+        lambda: Pruning(f"t.{position} BETWEEN {int(first)} AND {int(last)}", {}, ""),
     )

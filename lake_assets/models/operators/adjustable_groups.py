@@ -18,6 +18,7 @@ from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.operator_types import TypeOf
 from lake_assets.models.operators.query_tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 from lake_assets.models.operators.stability import Doubt, doubt, state, worst
+from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Update
 from lake_assets.tables.writing.row_differences import FOUND, SIGN
 
 # The text of the error of a MERGE that would adjust a group in doubt.
@@ -115,7 +116,7 @@ class Retraction:
         listed = ", ".join([*(quote(k) for k in keys), *rest])
         return f"SELECT {listed}, IF({exists}, true, NULL) AS {FOUND}, ({doubt}) AS {RECOMPUTE} FROM ({counted})"
 
-    def clauses(self, types: Mapping[str, str]) -> list[str]:
+    def clauses(self, types: Mapping[str, str]) -> list[Clause]:
         """Return the clauses of a MERGE of the rows `s` of `change` into the table `t`, which adjust its groups.
 
         The MERGE fails with `IN_DOUBT` if a group has to be recomputed. It needs at least one aggregate. It writes as
@@ -128,17 +129,14 @@ class Retraction:
         new_doubt, is_new, new_values = self._values(types, none)
         first = self.calls[0].output
         fails = f"CAST(raise_error('{IN_DOUBT}') AS {types[first]})"
-        sets = ", ".join(f"t.{quote(c)} = {v}" for c, v in values.items())
-        columns = ", ".join(quote(c) for c in types)
         inserted = {k: f"s.{quote(k)}" for k in self.keys.values()} | new_values
-        insert = f"INSERT ({columns}) VALUES ({', '.join(inserted[c] for c in types)})"
-        failing = f"INSERT ({columns}) VALUES ({', '.join((inserted | {first: fails})[c] for c in types)})"
+        inserted = {c: inserted[c] for c in types}
         return [
-            f"WHEN MATCHED AND ({doubt}) THEN UPDATE SET t.{quote(first)} = {fails}",
-            f"WHEN MATCHED AND NOT coalesce({exists}, false) THEN DELETE",
-            f"WHEN MATCHED THEN UPDATE SET {sets}",
-            f"WHEN NOT MATCHED AND ({new_doubt}) THEN {failing}",
-            f"WHEN NOT MATCHED AND {is_new} THEN {insert}",
+            Update(f"({doubt})", {first: fails}),
+            Delete(f"NOT coalesce({exists}, false)"),
+            Update(values=values),
+            Insert(f"({new_doubt})", inserted | {first: fails}),
+            Insert(is_new, inserted),
         ]
 
     def _values(self, types: Mapping[str, str], at: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:

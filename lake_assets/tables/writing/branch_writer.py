@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.errors import Refused
 from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import Pruning
 from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.spark_tuning import planned_once
-from lake_assets.tables.writing.commit_counts import count_properties
+from lake_assets.tables.writing._compat import commit_files
+from lake_assets.tables.writing.commit_counts import count_properties, merge_properties
+from lake_assets.tables.writing.merge_clauses import Clause
+from lake_assets.tables.writing.position_merge import Match, PositionMerge, find
 from lake_assets.tables.writing.publication import Branch, Commit, committing
+from lake_assets.tables.writing.races import is_unknown
 
+log = logging.getLogger(__name__)
 # The name of a MERGE's source in its SQL.
 _SOURCE = new_name()
 
@@ -75,32 +82,66 @@ class BranchWriter:
     def merge(
         self,
         rows: DataFrame,
-        on: str,
-        clauses: Sequence[str],
-        pruning: Pruning | None = None,
+        on: Match | str,
+        clauses: Sequence[Clause | str],
+        prune: Callable[[], Pruning | None] = lambda: None,
         check: Callable[[Branch], None] | None = None,
         properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """MERGE rows, `s`, into the table, `t`.
+        at_most: int | None = None,
+    ) -> str:
+        """MERGE rows, `s`, into the table, `t`: by position, if few rows with a key change, or by Spark.
 
         Args:
             rows: the rows.
-            on: the condition.
-            clauses: the clauses that follow it.
-            pruning: conditions that only rows of the table meet that the MERGE may change.
+            on: the condition; SQL if it is more than a key.
+            clauses: what happens to matched and other rows; SQL for what `Clause` does not express.
+            prune: returns conditions that only rows of the table meet that the MERGE may change; called if Spark looks
+                for them.
             check: called with the branch before it is published.
             properties: further properties of the commit.
+            at_most: the maximum number of rows, if known.
+
+        Returns:
+            How the rows were found, for the outcome.
         """
-        condition = f"{on} AND {pruning.condition}" if pruning and pruning.condition else on
         lake = self.commit.lake
+        if isinstance(on, Match) and not any(isinstance(c, str) for c in clauses):
+            plain = [c for c in clauses if isinstance(c, Clause)]
+            with planned_once(lake, when=self.few, as_one=True):
+                merge = find(lake.spark(), self.commit.existing, self.types, rows, on, plain, at_most)
+            if not isinstance(merge, Refused):
+                self._by_position(merge, check, properties)
+                return f"{merge.searched:,} keys, found by position"
+            log.debug("%s: MERGE by Spark: %s", self.commit.table, merge.reason)
+        pruning = prune()
+        condition = on.sql if isinstance(on, Match) else on
+        if pruning and pruning.condition:
+            condition = f"{condition} AND {pruning.condition}"
+        texts = [c if isinstance(c, str) else c.sql for c in clauses]
         with self.commit.branch(properties) as branch:
             with planned_once(lake, when=self.few, as_one=True):
-                sql = f"MERGE INTO {branch.name} t USING {_SOURCE} s ON {condition} {' '.join(clauses)}"
+                sql = f"MERGE INTO {branch.name} t USING {_SOURCE} s ON {condition} {' '.join(texts)}"
                 over(lake.spark(), sql, {_SOURCE: rows}, pruning.values if pruning else {})
             if check:
                 check(branch)
+        return pruning.why if pruning else ""
 
-
-def insert(columns: Sequence[str]) -> str:
-    """Return the INSERT of a MERGE's clause: the columns of the source."""
-    return f"INSERT ({', '.join(map(quote, columns))}) VALUES ({', '.join('s.' + quote(c) for c in columns)})"
+    def _by_position(
+        self,
+        merge: PositionMerge,
+        check: Callable[[Branch], None] | None,
+        properties: Mapping[str, str] | None,
+    ) -> None:
+        """Commit the changes of a MERGE whose rows were found."""
+        counted = {**merge_properties(*merge.counts), **(properties or {})}
+        with self.commit.branch(counted) as branch:
+            files = merge.written()
+            try:
+                commit_files(self.commit.lake.spark(), self.commit.name, branch.ref, files, branch.properties)
+            except Exception as e:
+                # The table may have them otherwise: from then on, its snapshots own them.
+                if not is_unknown(e):
+                    files.delete_all()
+                raise
+            if check:
+                check(branch)

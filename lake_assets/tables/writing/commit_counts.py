@@ -7,12 +7,22 @@ from pyiceberg.table.snapshots import Snapshot
 from lake_assets.lake.metadata.row_counts import rows_added_and_deleted, summary_of
 
 _COUNTED = ("inserted", "updated", "deleted")
-_OWN_COUNTS, _SPARKS_COUNTS = "lake-assets.rows-", "spark.merge-into.num-target-rows-"
+# Of a commit that writes more rows than it changes; of a MERGE that this process or Spark carried out.
+_OWN_COUNTS, _MERGED_COUNTS, _SPARKS_COUNTS = (
+    "lake-assets.rows-",
+    "lake-assets.merged-rows-",
+    "spark.merge-into.num-target-rows-",
+)
 
 
 def count_properties(inserted: int, updated: int, deleted: int) -> dict[str, str]:
     """Return snapshot properties with the counts of a commit that writes more rows than it changes."""
     return {_OWN_COUNTS + what: str(n) for what, n in zip(_COUNTED, (inserted, updated, deleted), strict=True)}
+
+
+def merge_properties(inserted: int, updated: int, deleted: int) -> dict[str, str]:
+    """Return snapshot properties with the counts of a MERGE that Spark did not carry out."""
+    return {_MERGED_COUNTS + what: str(n) for what, n in zip(_COUNTED, (inserted, updated, deleted), strict=True)}
 
 
 def has_counts(snapshot: Snapshot | None) -> bool:
@@ -23,7 +33,7 @@ def has_counts(snapshot: Snapshot | None) -> bool:
 def counts(snapshot: Snapshot | None) -> tuple[int, int, int]:
     """Return the rows inserted, updated and deleted by a commit."""
     summary = summary_of(snapshot)
-    for prefix in (_OWN_COUNTS, _SPARKS_COUNTS):
+    for prefix in (_OWN_COUNTS, _MERGED_COUNTS, _SPARKS_COUNTS):
         values = [summary.get(prefix + what) for what in _COUNTED]
         if any(v is not None for v in values):
             inserted, updated, deleted = (int(v or 0) for v in values)

@@ -62,11 +62,13 @@ class Branch:
         ref: its name.
         name: the name to write to, in SQL.
         settings: table properties that are set when the branch is published.
+        properties: properties of the snapshot, which Spark's commits get from the session.
     """
 
     ref: str
     name: str
     settings: dict[str, str]
+    properties: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,8 @@ class Commit:
         ref, gate = branch_name(), self.gate.blocking if self.gate and audited else None
         passed = gate.properties(self.existing) if gate else {}
         self.check_unchanged()
-        branch = Branch(ref, f"{self.name}.`branch_{ref}`", dict(self.settings))
         all_properties = {**self.snapshot_properties, **passed, **(properties or {})}
+        branch = Branch(ref, f"{self.name}.`branch_{ref}`", dict(self.settings), all_properties)
         with committing(self.lake.spark(), self.table, all_properties):
             branched = _branched_beside_spark if refs.can_commit(self.lake.catalog) else _branched_by_spark
             with branched(self, branch), _lost_if_changed(self):

@@ -60,6 +60,11 @@ def lost_race(error: Exception) -> bool:
     return _NO_RACE not in message and any(text in message for text in _LOST_RACE)
 
 
+def is_unknown(error: Exception) -> bool:
+    """Whether it is unknown whether the commit that failed with an error was made."""
+    return "CommitStateUnknownException" in spark_error_text(error)
+
+
 def _first(error: Exception) -> str:
     lines = spark_error_text(error).strip().splitlines()
     return next((line for line in lines if any(text in line for text in _LOST_RACE)), lines[0]).strip(" :")[:300]

@@ -9,12 +9,12 @@ from pyspark.sql import functions as F
 
 from lake_assets.lake import LakeBase, quote
 from lake_assets.tables.spark_frames import new_name, over
+from lake_assets.tables.writing.merge_clauses import FLOATING
 
 # Columns of changed rows: 1 inserted, -1 deleted; true for a row to write, null for a deleted key.
 SIGN, FOUND = "__sign", "_found"
 # How often a row comes (negative: goes), once its signs are added up.
 COPIES = "__copies"
-FLOATING = ("float", "double")
 _UNCOMPARED = ("map<", "variant", "interval", "collate", "geometry", "geography", "void")
 
 
@@ -103,14 +103,6 @@ def distinct(types: Mapping[str, str]) -> tuple[str, str]:
 def form(column: str, kind: str) -> str:
     """Return SQL to group rows by: 0.0 and -0.0 are different values."""
     return f"CAST({column} AS STRING)" if kind in FLOATING else column
-
-
-def same(column: str, kind: str) -> str:
-    """Return SQL of a condition: rows `t` and `s` of a MERGE have the same value in a column."""
-    c = quote(column)
-    if kind in FLOATING:
-        return f"CAST(t.{c} AS STRING) <=> CAST(s.{c} AS STRING)"
-    return f"t.{c} <=> s.{c}"
 
 
 def same_key(key: Sequence[str], t: str = "t", s: str = "s") -> str:

@@ -18,20 +18,19 @@ from lake_assets.lake.metadata.row_counts import number, rows_in, summary_of
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import computed, new_name, over
 from lake_assets.tables.spark_tuning import size_of
-from lake_assets.tables.writing.branch_writer import BranchWriter, insert
+from lake_assets.tables.writing.branch_writer import BranchWriter
 from lake_assets.tables.writing.commit_counts import count_properties, counts
+from lake_assets.tables.writing.merge_clauses import FLOATING, Clause, Delete, Update, insert, same, source_values
+from lake_assets.tables.writing.position_merge import Match
 from lake_assets.tables.writing.publication import Branch
 from lake_assets.tables.writing.row_differences import (
     COPIES,
-    FLOATING,
     FOUND,
     SIGN,
     duplicate_key,
     form,
     incomparable,
     net,
-    same,
-    same_key,
     signed,
 )  # fmt: skip
 from lake_assets.tables.writing.table_ddl import replace_table
@@ -73,12 +72,10 @@ class TableWriter(BranchWriter):
             self.overwrite(rows.where(FOUND))
             return
         rest = [c for c in self.types if c not in key or self._has_zeros(c)]
-        differs = " OR ".join(f"NOT ({same(c, self.types[c])})" for c in rest)
-        sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in rest)
         clauses = [
-            f"WHEN MATCHED AND s.{FOUND} IS NULL THEN DELETE",
-            *([f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets}"] if rest else []),
-            f"WHEN NOT MATCHED AND s.{FOUND} THEN {self._insert()}",
+            Delete(f"s.{quote(FOUND)} IS NULL"),
+            *([Update(values=source_values(rest), compared={c: self.types[c] for c in rest})] if rest else []),
+            insert(list(self.types), when=f"s.{quote(FOUND)}"),
         ]
 
         inserted, updated, deleted = changed or (0, 0, 0)
@@ -93,13 +90,15 @@ class TableWriter(BranchWriter):
             if written is not None and written > inserted + updated:
                 raise LostRows(f"the table holds several rows of one {', '.join(key)}")
 
-        pruning, on = self._pruned(rows, key, at_most), same_key(key)
-        if changed is None:
-            self.merge(rows, on, clauses, pruning)
-        else:
-            self.merge(rows, on, clauses, pruning, check, count_properties(*changed))
+        def pruned() -> Pruning:
+            return self._pruned(rows, key, at_most)
 
-    def adjust(self, rows: DataFrame, key: Sequence[str], clauses: Sequence[str], count: int) -> Refused | None:
+        if changed is None:
+            self.merge(rows, Match(key), clauses, pruned, at_most=at_most)
+        else:
+            self.merge(rows, Match(key), clauses, pruned, check, count_properties(*changed), at_most)
+
+    def adjust(self, rows: DataFrame, key: Sequence[str], clauses: Sequence[Clause], count: int) -> Refused | None:
         """Update, insert or delete the rows of some keys, by their stored values.
 
         Args:
@@ -117,7 +116,7 @@ class TableWriter(BranchWriter):
                 raise LostRows(f"the table holds several rows of one {', '.join(key)}")
 
         try:
-            self.merge(rows, same_key(key), clauses, self._pruned(rows, key, count), check)
+            self.merge(rows, Match(key), clauses, lambda: self._pruned(rows, key, count), check, at_most=count)
         except LostRows as e:
             return Refused(str(e))
         return None
@@ -358,7 +357,7 @@ class TableWriter(BranchWriter):
         return read.table(self.commit.name).count()
 
     def _all_same(self) -> list[str]:
-        return [same(c, kind) for c, kind in self.types.items()]
+        return [same(f"t.{quote(c)}", f"s.{quote(c)}", kind) for c, kind in self.types.items()]
 
     def _merge_copies(
         self, deleted: DataFrame, stay: DataFrame, pruning: Pruning | None, changed: tuple[int, int, int]
@@ -366,12 +365,9 @@ class TableWriter(BranchWriter):
         """Delete all copies of some rows, and insert those that stay or come."""
         listed = [quote(c) for c in self.types]
         source = deleted.selectExpr(*listed, f"true AS {_GOES}").unionAll(stay.selectExpr(*listed, f"false AS {_GOES}"))
-        clauses = ["WHEN MATCHED THEN DELETE", f"WHEN NOT MATCHED AND NOT s.{_GOES} THEN {self._insert()}"]
+        clauses = [Delete(), insert(list(self.types), when=f"NOT s.{quote(_GOES)}")]
         on = " AND ".join([f"s.{_GOES}", *self._all_same()])
-        self.merge(source, on, clauses, pruning, properties=count_properties(*changed))
-
-    def _insert(self) -> str:
-        return insert(list(self.types))
+        self.merge(source, on, clauses, lambda: pruning, properties=count_properties(*changed))
 
 
 # SQL of the copies that come and go, of rows with `COPIES`.

@@ -1,0 +1,46 @@
+"""Iceberg's Java API in Spark's JVM, by py4j: the only place that commits with it.
+
+`tests/tables/test_java_commits.py` checks what is used. Spark Connect has no JVM at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from lake_assets.tables.writing.position_files import NewFiles
+
+
+def has_jvm(spark: SparkSession) -> bool:
+    """Whether Spark runs in a JVM of this process."""
+    return getattr(spark, "_jvm", None) is not None
+
+
+def commit_files(spark: SparkSession, name: str, branch: str, files: NewFiles, properties: Mapping[str, str]) -> None:
+    """Commit files to a branch of a table.
+
+    Args:
+        name: the table in SQL.
+        branch: the name of a branch at the snapshot that `files` were made for, to which nobody else writes: no
+            conflict is possible.
+        properties: properties of the snapshot.
+    """
+    iceberg: Any = spark._jvm.org.apache.iceberg  # type: ignore[union-attr]
+    table = iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[attr-defined]
+    specs, parser, mapper = table.specs(), iceberg.ContentFileParser, iceberg.util.JsonUtil.mapper()
+    delta = table.newRowDelta().toBranch(branch)
+    # Otherwise Iceberg takes the vectors of all earlier snapshots for those of another writer.
+    delta.validateFromSnapshot(files.table.metadata.current_snapshot_id)
+    for add, described in (
+        (delta.addRows, files.data),
+        (delta.addDeletes, files.vectors),
+        (delta.removeDeletes, files.replaced),
+    ):
+        for text in described:
+            add(parser.fromJson(mapper.readTree(text), specs))
+    for key, value in properties.items():
+        delta.set(key, value)
+    delta.commit()

@@ -1,0 +1,79 @@
+"""Find the rows of Arrow tables that have one of many keys, by hashing one column after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Positions = npt.NDArray[np.int64]
+
+
+class KeyLookup:
+    """Keys to look up, of one or more columns.
+
+    Types are those whose equal values are equal to Spark too: no floating-point numbers, no collations.
+    """
+
+    def __init__(self, keys: pa.Table, *, nulls_match: bool) -> None:
+        """
+        Args:
+            keys: one row per key; its columns have the types of the tables that are searched.
+            nulls_match: whether null equals null; else rows with a null are equal to no other row.
+        """
+        self.columns: list[str] = list(keys.column_names)
+        rows = np.arange(keys.num_rows)
+        if not nulls_match:
+            known: Any = np.ones(keys.num_rows, bool)
+            for name in self.columns:
+                known &= ~keys[name].is_null().to_numpy()
+            rows = rows[known]
+            keys = keys.take(pa.array(rows))
+        self._values = {name: pc.unique(keys[name]) for name in self.columns}
+        # The column that rules out the most rows comes first.
+        self.columns.sort(key=lambda name: -len(self._values[name]))
+        self._codes: list[Positions] = []
+        code = np.zeros(keys.num_rows, np.int64)
+        for name in self.columns:
+            code, known_codes = _numbered(code * len(self._values[name]) + self._index(name, keys[name]))
+            self._codes.append(known_codes)
+        self.is_unique = len(code) == 0 or len(self._codes[-1]) == len(code)
+        """Whether no two rows have the same key, of those that can match."""
+        # From the number of a key to its row.
+        self._rows = np.empty(len(self._codes[-1]) if len(code) else 0, np.int64)
+        self._rows[code] = rows
+
+    def find(self, table: pa.Table) -> tuple[Positions, Positions]:
+        """Return the rows of a table that have one of the keys, and the row of each one's key among the keys."""
+        positions: Positions | None = None
+        code = np.zeros(0, np.int64)
+        for name, known in zip(self.columns, self._codes, strict=True):
+            column = table[name]
+            index = self._index(name, column if positions is None else column.take(pa.array(positions)))
+            at = np.flatnonzero(index >= 0)
+            index = index[at]
+            if positions is None:
+                positions, code = at, index
+            else:
+                positions, code = positions[at], code[at] * len(self._values[name]) + index
+            if not len(known):
+                return np.zeros(0, np.int64), np.zeros(0, np.int64)
+            place = np.minimum(np.searchsorted(known, code), len(known) - 1)
+            exists = known[place] == code
+            positions, code = positions[exists], place[exists]
+        assert positions is not None
+        return positions, self._rows[code]
+
+    def _index(self, name: str, column: Any) -> Positions:
+        """Return the number of each value among the values of the keys; -1: it is none of them."""
+        index = pc.index_in(column, value_set=self._values[name])
+        return pc.fill_null(index, -1).to_numpy().astype(np.int64)
+
+
+def _numbered(codes: Positions) -> tuple[Positions, Positions]:
+    """Return the number of each code among the distinct codes, and these in order."""
+    known, number = np.unique(codes, return_inverse=True)
+    return number.reshape(-1).astype(np.int64), known

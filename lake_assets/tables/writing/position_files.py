@@ -1,0 +1,270 @@
+"""Write the files of a commit by position: new rows as Parquet, deletion vectors as Puffin; and describe them as JSON.
+
+Iceberg reads the descriptions (`ContentFileParser`): so this process needs none of its objects before it commits.
+
+Source: https://iceberg.apache.org/spec/#content-file-data-and-delete-serialization
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes, to_json
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import DecimalType, DoubleType, FloatType, LongType, NestedField, PrimitiveType, UUIDType
+from pyroaring import BitMap64
+
+from lake_assets.capture.files.deletion_vectors import Puffin
+from lake_assets.capture.files.manifests import Entry
+from lake_assets.tables.writing.stored_rows import ROW_ID, ROW_ID_FIELD, StoredFile
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class NewFiles:
+    """The files that one commit adds, and the vectors that it replaces, as JSON of Iceberg's.
+
+    Attributes:
+        table: the loaded table.
+    """
+
+    table: Table
+    data: list[str] = field(default_factory=list)
+    """Descriptions of the data files."""
+    vectors: list[str] = field(default_factory=list)
+    """Descriptions of the new deletion vectors."""
+    replaced: list[str] = field(default_factory=list)
+    """Descriptions of the deletion vectors that new ones replace."""
+    _paths: list[str] = field(default_factory=list)
+
+    def add_rows(self, rows: pa.Table) -> None:
+        """Write rows, with the table's columns and `ROW_ID` (null for a new row), to a file per partition."""
+        if not rows.column(ROW_ID).null_count < rows.num_rows:
+            rows = rows.drop_columns([ROW_ID])
+        rows = rows.take(_order(self.table, rows))
+        for partition, part in _partitions(self.table, rows):
+            self._add_file(part, partition)
+
+    def add_vectors(self, deleted: Sequence[tuple[StoredFile, BitMap64]]) -> None:
+        """Write the deletion vectors of data files, each with all of its deleted positions, to one file."""
+        if not deleted:
+            return
+        path = self._new_path("-deletes.puffin")
+        puffin = Puffin(path)
+        described = [(file, *puffin.write(file.entry.path, positions)) for file, positions in deleted]
+        size = self._write(path, puffin.content())
+        for file, offset, length, count in described:
+            of = _Vector(path, size, offset, length, count, file.entry.path)
+            self.vectors.append(of.described(file.entry, self.table))
+            if (old := file.vector) is not None:
+                of = _Vector(
+                    old.path,
+                    old.file["file_size_in_bytes"],
+                    old.offset,
+                    old.file["content_size_in_bytes"],
+                    old.records,
+                    file.entry.path,
+                )
+                self.replaced.append(of.described(file.entry, self.table))
+
+    def delete_all(self) -> None:
+        """Delete the written files; what cannot be deleted is logged."""
+        for path in self._paths:
+            try:
+                self.table.io.delete(path)
+            except OSError as e:
+                log.warning("%s belongs to no snapshot, and could not be deleted: %s", path, e)
+
+    def _new_path(self, suffix: str) -> str:
+        path = self.table.location_provider().new_data_location(f"00000-{uuid.uuid4()}{suffix}")
+        self._paths.append(path)
+        return path
+
+    def _write(self, path: str, content: bytes | pa.Buffer) -> int:
+        with self.table.io.new_output(path).create() as out:
+            out.write(content)
+        return len(content)
+
+    def _add_file(self, rows: pa.Table, partition: Sequence[Any]) -> None:
+        schema = _with_row_ids(self.table.schema()) if ROW_ID in rows.column_names else self.table.schema()
+        path, arrow = self._new_path(".parquet"), schema_to_pyarrow(schema)
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            rows.select(arrow.names).cast(arrow),
+            sink,
+            compression="zstd",
+            store_schema=False,
+            store_decimal_as_integer=True,
+        )
+        content = sink.getvalue()
+        size = self._write(path, content)
+        statistics = data_file_statistics_from_parquet_metadata(
+            pq.read_metadata(pa.BufferReader(content)),
+            compute_statistics_plan(schema, dict(self.table.properties)),
+            parquet_path_to_id_mapping(schema),
+        ).to_serialized_dict()
+        spec = self.table.spec()
+        described = {
+            "spec-id": spec.spec_id,
+            "content": "data",
+            "file-path": path,
+            "file-format": "parquet",
+            "partition": partition,
+            "record-count": rows.num_rows,
+            "file-size-in-bytes": size,
+            "column-sizes": _pairs(statistics["column_sizes"]),
+            "value-counts": _pairs(statistics["value_counts"]),
+            "null-value-counts": _pairs(statistics["null_value_counts"]),
+            "lower-bounds": _pairs(statistics["lower_bounds"], bytes.hex),
+            "upper-bounds": _pairs(statistics["upper_bounds"], bytes.hex),
+            "split-offsets": statistics["split_offsets"],
+        }
+        self.data.append(json.dumps(described))
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """A deletion vector in a Puffin file."""
+
+    path: str
+    size: int
+    offset: int
+    length: int
+    records: int
+    of: str
+
+    def described(self, entry: Entry, table: Table) -> str:
+        """Return its description; it has the partition of its data file."""
+        described = {
+            "spec-id": entry.spec_id,
+            "content": "position-deletes",
+            "file-path": self.path,
+            "file-format": "puffin",
+            "partition": _stored_partition(entry, table),
+            "record-count": self.records,
+            "file-size-in-bytes": self.size,
+            "referenced-data-file": self.of,
+            "content-offset": self.offset,
+            "content-size-in-bytes": self.length,
+        }
+        return json.dumps(described)
+
+
+def refused_partitioning(table: Table) -> str:
+    """Return why files of a table cannot be described; empty: they can."""
+    schema = table.schema()
+    for spec in table.specs().values():
+        for f in spec.fields:
+            if f.source_id not in schema.field_ids:
+                return f"the table was partitioned by a dropped column ({f.name})"
+            kind = schema.find_field(f.source_id).field_type
+            if not isinstance(f.transform, _TRANSFORMS) or isinstance(kind, FloatType | DoubleType):
+                return f"the table is partitioned by {f.transform} of {kind}"
+    return ""
+
+
+_TRANSFORMS = (
+    IdentityTransform, YearTransform, MonthTransform, DayTransform, HourTransform, BucketTransform, TruncateTransform,
+    VoidTransform,
+)  # fmt: skip
+
+
+def _stored_partition(entry: Entry, table: Table) -> list[Any]:
+    """Return the partition of a file as JSON values."""
+    fields = table.specs()[entry.spec_id].fields
+    return [
+        _as_json(table.schema(), f, _decoded(table.schema(), f, v))
+        for f, v in zip(fields, entry.partition, strict=True)
+    ]
+
+
+def _decoded(schema: Schema, field: PartitionField, value: Any) -> Any:
+    """Return a partition value as Python value, or as number of its unit since 1970."""
+    kind = _result_type(schema, field)
+    return from_bytes(kind, value) if isinstance(kind, DecimalType | UUIDType) and isinstance(value, bytes) else value
+
+
+def _as_json(schema: Schema, field: PartitionField, value: Any) -> Any:
+    return None if value is None else to_json(_result_type(schema, field), value)
+
+
+def _result_type(schema: Schema, field: PartitionField) -> Any:
+    kind = field.transform.result_type(schema.find_field(field.source_id).field_type)
+    assert isinstance(kind, PrimitiveType)
+    return kind
+
+
+def _partitions(table: Table, rows: pa.Table) -> Iterable[tuple[list[Any], pa.Table]]:
+    """Yield rows by partition, with the partition as JSON values."""
+    fields, schema = table.spec().fields, table.schema()
+    if not fields:
+        yield [], rows
+        return
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    values = [_partition_values(schema, f, rows) for f in fields]
+    for n, partition in enumerate(zip(*values, strict=True)):
+        groups.setdefault(partition, []).append(n)
+    for partition, at in groups.items():
+        described = [_as_json(schema, f, v) for f, v in zip(fields, partition, strict=True)]
+        yield described, rows if len(groups) == 1 else rows.take(pa.array(at))
+
+
+def _partition_values(schema: Schema, field: PartitionField, rows: pa.Table) -> list[Any]:
+    """Return the value of a partition field for each row; each distinct value is transformed once."""
+    source = schema.find_field(field.source_id)
+    transform: Callable[[Any], Any] = field.transform.transform(source.field_type)
+    column = rows[source.name]
+    if pa.types.is_temporal(column.type):
+        # PyIceberg's transforms take days and microseconds since 1970.
+        unit = pa.int32() if pa.types.is_date(column.type) else pa.int64()
+        column = column.cast(unit)
+    encoded = pa.concat_arrays(column.chunks).dictionary_encode(null_encoding="encode")
+    distinct = [None if v is None else transform(v) for v in encoded.dictionary.to_pylist()]
+    return [distinct[i] for i in encoded.indices.to_pylist()]
+
+
+def _order(table: Table, rows: pa.Table) -> Any:
+    """Return the order of rows in a file: by the table's sort order, as far as it names columns."""
+    schema, keys = table.schema(), list[tuple[str, str]]()
+    for f in table.sort_order().fields:
+        if not isinstance(f.transform, IdentityTransform) or f.source_id not in schema.field_ids:
+            break
+        keys.append((schema.find_field(f.source_id).name, "ascending" if f.direction.value == "asc" else "descending"))
+    return pc.sort_indices(rows, sort_keys=keys) if keys else pa.array(range(rows.num_rows))
+
+
+def _with_row_ids(schema: Schema) -> Schema:
+    return Schema(
+        *schema.fields, NestedField(ROW_ID_FIELD, ROW_ID, LongType(), required=False), schema_id=schema.schema_id
+    )
+
+
+def _pairs(values: Mapping[int, Any], encode: Callable[[Any], Any] = lambda v: v) -> dict[str, list[Any]]:
+    return {"keys": list(values), "values": [encode(v) for v in values.values()]}

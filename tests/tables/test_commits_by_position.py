@@ -1,0 +1,225 @@
+"""A MERGE that is carried out by position gives the rows, the row ids and the changes that Spark's MERGE gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from lake_assets import Lake
+from lake_assets.lake import TableId, quote, thresholds
+from lake_assets.tables.writing.merge_clauses import Clause
+from lake_assets.tables.writing.position_merge import Match
+from lake_assets.tables.writing.publication import Commit
+from lake_assets.tables.writing.row_differences import FOUND
+from lake_assets.tables.writing.table_ddl import columns_of
+from lake_assets.tables.writing.table_writer import TableWriter
+from tests.support.seeds import long_seeds
+
+pytestmark = pytest.mark.spark
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+_DAY, _MOMENT = date(1969, 12, 25), datetime(1899, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+_FLOATS = (0.0, -0.0, float("nan"), float("inf"), 1.5, -2.25, None)
+
+
+def _days(n: int) -> date:
+    return _DAY + timedelta(days=n)
+
+
+def _moment(n: int) -> datetime:
+    return _MOMENT + timedelta(hours=7 * n, microseconds=n)
+
+
+# By Spark's type: a distinct value for each number.
+KEYS: Mapping[str, Any] = {
+    "bigint": lambda n: n - 3,
+    "int": lambda n: n * 1_000_003 % 2**31,
+    "string": lambda n: ("", "a", "A", "ä", "a\u0000", "語", "a `b`", "'x'")[n] if n < 8 else f"key {n}",
+    "date": _days,
+    "timestamp": _moment,
+    "timestamp_ntz": lambda n: _moment(n).replace(tzinfo=None),
+    "decimal(20,4)": lambda n: Decimal(n - 5) / 4,
+    "decimal(7,2)": lambda n: Decimal(n) / 100,
+    "binary": lambda n: bytes([n % 256, 0, n // 256]),
+}
+VALUES: Mapping[str, Any] = {
+    **{kind: (lambda n, f=f: None if n % 5 == 4 else f(n % 9)) for kind, f in KEYS.items()},
+    "boolean": lambda n: (True, False, None)[n % 3],
+    "double": lambda n: _FLOATS[n % 7],
+    "float": lambda n: _FLOATS[n % 7],
+    "array<int>": lambda n: (None, [], [1, None], [n])[n % 4],
+    "struct<a:int,b:string>": lambda n: (None, {"a": None, "b": "x"}, {"a": n, "b": None})[n % 3],
+    "map<string,decimal(5,1)>": lambda n: (None, [], [("k", Decimal("1.5"))], [("k", None), ("l", Decimal(n))])[n % 4],
+}
+PARTITIONS = ("", "bucket(4, {0})", "{0}", "truncate(2, {0})", "days({1})", "{1}", "months({1}), bucket(2, {0})")
+
+
+@dataclass
+class World:
+    """Two tables with the same rows: of one, rows are merged by position, of the other by Spark."""
+
+    lake: Lake
+    chance: random.Random
+    key: list[str]
+    types: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch
+    by_position: int = 0
+    last: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def sql(self, text: str) -> None:
+        for name in ("position", "spark"):
+            self.lake.spark().sql(text.format(t=f"lake.db.{name}"))
+
+    def compact(self) -> None:
+        for name in ("position", "spark"):
+            self.lake.spark().sql(
+                f"CALL lake.system.rewrite_data_files(table => 'db.{name}', "
+                "options => map('min-input-files', '1', 'rewrite-all', 'true'))"
+            )
+
+    def row(self, n: int) -> dict[str, Any]:
+        """A row with the key number `n`, and any other values; often the ones that it has already."""
+        if n in self.last and self.last[n].keys() == self.types.keys() and self.chance.random() < 0.4:
+            return self.last[n]
+        self.last[n] = self._new_row(n)
+        return self.last[n]
+
+    def _new_row(self, n: int) -> dict[str, Any]:
+        numbers = [n % 7, n // 7] if len(self.key) > 1 else [n]
+        number_of = dict(zip(self.key, numbers, strict=True))
+
+        def value(column: str, kind: str) -> Any:
+            if column not in number_of:
+                return VALUES[kind](self.chance.randrange(60))
+            # Null is one of the values of a key.
+            is_null = number_of[column] == 0 and column == self.key[-1]
+            return None if is_null else KEYS[kind](number_of[column])
+
+        return {c: value(c, kind) for c, kind in self.types.items()}
+
+    def frame(self, rows: Sequence[dict[str, Any]], found: Sequence[bool | None]) -> DataFrame:
+        spark = self.lake.spark()
+        schema = ", ".join(f"{quote(c)} {kind}" for c, kind in self.types.items())
+        listed = [(*(_for_spark(r[c]) for c in self.types), f) for r, f in zip(rows, found, strict=True)]
+        return spark.createDataFrame(listed, f"{schema}, {FOUND} boolean")
+
+    def writer(self, name: str) -> TableWriter:
+        table = self.lake.table(f"db.{name}")
+        return TableWriter(
+            Commit(self.lake, TableId.parse(f"db.{name}"), table), columns_of(self.lake, TableId.parse(f"db.{name}"))
+        )
+
+    def merge(self, rows: DataFrame, clauses: Sequence[Clause] | None = None) -> None:
+        """Merge rows into both tables, and compare them."""
+        for name, most in (("position", thresholds.POSITION_VALUES), ("spark", 0)):
+            with self.monkeypatch.context() as patch:
+                patch.setattr(thresholds, "POSITION_VALUES", most)
+                before, since = self.ids(name), self.lake.table(f"db.{name}").metadata.last_sequence_number
+                writer = self.writer(name)
+                how = ""
+                if clauses is None:
+                    writer.replace(rows, self.key, at_most=1_000)
+                else:
+                    how = writer.merge(rows, Match(self.key), clauses, at_most=1_000)
+                self.by_position += self._is_by_position(name)
+                assert how == "" or name == "position", how
+                self._check_ids(name, before, since)
+        assert self.rows("position") == self.rows("spark")
+
+    def _is_by_position(self, name: str) -> bool:
+        snapshot = self.lake.table(f"db.{name}").current_snapshot()
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        return any(k.startswith("lake-assets.merged-rows-") for k in snapshot.summary.additional_properties)
+
+    def _check_ids(self, name: str, before: Mapping[Any, Any], since: int) -> None:
+        """Rows keep their ids, and those that differ have a new version."""
+        for key, (row, id_, version) in self.ids(name).items():
+            if key in before:
+                old, old_id, old_version = before[key]
+                assert id_ == old_id, (name, key)
+                assert (version == old_version) == (row == old), (name, key, old, row)
+            else:
+                assert version > since
+
+    def ids(self, name: str) -> dict[Any, tuple[Any, int, int]]:
+        """By key: the row, its id, and the sequence number of its last change."""
+        columns = ", ".join(map(quote, self.types))
+        rows = self.lake.spark().sql(f"SELECT {columns}, _row_id, _last_updated_sequence_number FROM lake.db.{name}")
+        listed = [(repr([r[k] for k in self.key]), repr(list(r)[:-2]), r[-2], r[-1]) for r in rows.collect()]
+        by_key = {key: (row, id_, version) for key, row, id_, version in listed}
+        assert len(by_key) == len(listed)
+        assert len({id_ for _, id_, _ in by_key.values()}) == len(listed)
+        return by_key
+
+    def rows(self, name: str) -> list[str]:
+        rows = self.lake.spark().table(f"lake.db.{name}").collect()
+        return sorted(map(repr, rows))
+
+
+def _for_spark(value: Any) -> Any:
+    return dict(value) if isinstance(value, list) and value and isinstance(value[0], tuple) else value
+
+
+def _world(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> World:
+    chance = random.Random(seed)
+    kinds = chance.sample(list(KEYS), 2)
+    key = ["k", "at `1`"][: chance.choice((1, 1, 2))]
+    types = dict(zip(["k", "at `1`"], kinds, strict=True)) | {
+        f"v{n}": kind for n, kind in enumerate(chance.sample(list(VALUES), chance.randrange(1, 6)))
+    }
+    lake.ensure_namespace(("db",))
+    world = World(lake, chance, key, types, monkeypatch)
+    columns = ", ".join(f"{quote(c)} {kind}" for c, kind in types.items())
+    order = chance.sample(PARTITIONS, len(PARTITIONS))
+    for partition in (*order, ""):
+        by = partition.format(*map(quote, ["k", "at `1`"]))
+        try:
+            world.sql(
+                f"CREATE TABLE {{t}} ({columns}) USING iceberg {f'PARTITIONED BY ({by})' if by else ''} TBLPROPERTIES "
+                "('format-version' = '3', 'write.merge.mode' = 'merge-on-read', 'write.delete.mode' = 'merge-on-read', "
+                "'write.merge.distribution-mode' = 'none', 'write.parquet.row-group-size-bytes' = '20000')"
+            )
+            break
+        except Exception as e:  # the type has no such partitioning
+            if "transform" not in str(e).lower() and "bucket" not in str(e).lower():
+                raise
+    return world
+
+
+@pytest.mark.parametrize("seed", [0, 1, *long_seeds(2, 60)])
+def test_a_merge_by_position_is_the_merge_of_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    world = _world(lake, monkeypatch, seed)
+    chance = world.chance
+    rows = [world.row(n) for n in range(200)]
+    for name in ("position", "spark"):
+        world.frame(rows, [True] * 200).select(*map(quote, world.types)).coalesce(3).writeTo(f"lake.db.{name}").append()
+    for step in range(6):
+        numbers = chance.sample(range(260), chance.choice((0, 1, 5, 40)))
+        changed = [world.row(n) for n in numbers]
+        world.merge(world.frame(changed, [chance.choice((True, True, None)) for _ in changed]))
+        match chance.randrange(6):
+            case 0:
+                world.compact()
+            case 1:
+                world.sql(f"ALTER TABLE {{t}} ADD COLUMN added{step} int")
+                world.types[f"added{step}"] = "int"
+            case 2 if any(c.startswith("v") for c in world.types):
+                old = next(c for c in world.types if c.startswith("v"))
+                world.sql(f"ALTER TABLE {{t}} RENAME COLUMN {old} TO re_{old}")
+                world.types = {f"re_{c}" if c == old else c: kind for c, kind in world.types.items()}
+            case 3:
+                world.sql(f"DELETE FROM {{t}} WHERE hash(k) % 7 = {chance.randrange(7)}")
+            case 4:
+                world.sql(f"ALTER TABLE {{t}} WRITE ORDERED BY {quote('k')} DESC")
+            case _:
+                pass
+    assert world.by_position == 6
