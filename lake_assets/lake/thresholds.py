@@ -57,12 +57,12 @@ OVERWRITE_PARTITIONS = 1_000
 # --- Commits by position ----------------------------------------------------------------------------------------------
 
 # A MERGE is carried out by position for this many changed values (rows times columns) and bytes: the driver holds them.
-# [0051; bench_merge at 60,000 rows]
+# [0053; bench_merge at 60,000 rows]
 POSITION_VALUES = 2_000_000
 POSITION_BYTES = 128 << 20
-# The driver reads key columns of this many bytes in all, as stored. [0051; not measured]
+# The driver reads key columns of this many bytes in all, as stored. [0053; not measured]
 POSITION_KEY_BYTES = 256 << 20
-# It reads manifests of this many bytes in all, some 10,000 files: each commit reads them. [0051; not measured]
+# It reads manifests of this many bytes in all, some 10,000 files: each commit reads them. [0053; not measured]
 POSITION_MANIFEST_BYTES = 4 << 20
 
 # --- Models: absorb a change, or compute everything -------------------------------------------------------------------

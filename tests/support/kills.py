@@ -11,6 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets.lake.metadata import refs
+from lake_assets.tables.writing import branch_writer
+from lake_assets.tables.writing.position_files import NewFiles
 
 VERBS = ("MERGE", "ALTER TABLE", "CREATE OR REPLACE TABLE", "CREATE TABLE", "CALL")
 
@@ -89,6 +91,12 @@ def around_writes(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
     """Points around everything that writes: Spark's statements and appends, branches, tags and ICDC tables."""
     monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, named))
     around_refs(points, monkeypatch)
+    for owner, call, what in (
+        # By position or by Spark, it is the one commit of the rows.
+        (branch_writer, "commit_files", "MERGE INTO"),
+        (NewFiles, "_write", "a file by position"),
+    ):
+        monkeypatch.setattr(owner, call, points.around(getattr(owner, call), lambda *_, what=what: what))
     for call in ("append", "overwrite"):
         write = getattr(DataFrameWriterV2, call)
         monkeypatch.setattr(DataFrameWriterV2, call, points.around(write, lambda *_, c=call: c))

@@ -3,7 +3,7 @@
 If few rows change, Spark's MERGE spends nearly all of its time on planning, scanning and shuffling. Here Spark computes
 the source, and the values that depend on stored rows; this process finds the rows (`stored_rows`), writes them
 (`position_files`) and commits. The rows, their row ids and the checks are the same. Measured in
-docs/decisions/0051-commits-by-position.md.
+docs/decisions/0053-commits-by-position.md.
 """
 
 from __future__ import annotations
