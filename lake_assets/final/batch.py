@@ -22,8 +22,7 @@ from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import over
 from lake_assets.tables.spark_tuning import tuned_for
-from lake_assets.tables.writing.merge_clauses import Clause
-from lake_assets.tables.writing.position_merge import Match
+from lake_assets.tables.writing.merge_clauses import Clause, Match
 from lake_assets.tables.writing.table_ddl import key_in
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, KEY_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter

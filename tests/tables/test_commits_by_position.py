@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
 from lake_assets import Lake
+from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId, quote, thresholds
-from lake_assets.tables.writing.merge_clauses import Clause
-from lake_assets.tables.writing.position_merge import Match
+from lake_assets.tables.writing import branch_writer
+from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update, insert
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.row_differences import FOUND
 from lake_assets.tables.writing.table_ddl import columns_of
@@ -129,12 +131,12 @@ class World:
                     writer.replace(rows, self.key, at_most=1_000)
                 else:
                     how = writer.merge(rows, Match(self.key), clauses, at_most=1_000)
-                self.by_position += self._is_by_position(name)
+                self.by_position += self.is_by_position(name)
                 assert how == "" or name == "position", how
                 self._check_ids(name, before, since)
         assert self.rows("position") == self.rows("spark")
 
-    def _is_by_position(self, name: str) -> bool:
+    def is_by_position(self, name: str) -> bool:
         snapshot = self.lake.table(f"db.{name}").current_snapshot()
         assert snapshot is not None
         assert snapshot.summary is not None
@@ -223,3 +225,143 @@ def test_a_merge_by_position_is_the_merge_of_spark(lake: Lake, monkeypatch: pyte
             case _:
                 pass
     assert world.by_position == 6
+
+
+# --- clauses ----------------------------------------------------------------------------------------------------------
+
+
+def _simple(lake: Lake, monkeypatch: pytest.MonkeyPatch, properties: str = "") -> World:
+    lake.ensure_namespace(("db",))
+    world = World(lake, random.Random(0), ["id"], {"id": "bigint", "n": "int", "name": "string"}, monkeypatch)
+    world.sql(
+        "CREATE TABLE {t} (id bigint, n int, name string) USING iceberg TBLPROPERTIES ('format-version' = '3', "
+        f"'write.merge.mode' = 'merge-on-read', 'write.delete.mode' = 'merge-on-read'{properties})"
+    )
+    world.sql("INSERT INTO {t} SELECT id, CAST(id % 10 AS INT), 'name ' || id FROM range(0, 100, 1, 2)")
+    return world
+
+
+def _source(lake: Lake, *ids: int) -> DataFrame:
+    listed = ", ".join(f"({i}L)" for i in ids)
+    rows = (
+        f"SELECT id, CAST(id % 7 AS INT) AS n, 'new ' || id AS name, id % 3 = 0 AS goes FROM VALUES {listed} AS v(id)"
+    )
+    return lake.spark().sql(rows)
+
+
+CLAUSES: Mapping[str, Sequence[Clause]] = {
+    "values of both rows": [Update(values={"n": "t.`n` + s.`n`", "name": "concat(t.`name`, s.`name`)"})],
+    "one column": [Update("s.`goes`", {"n": "s.`n`"}), insert(["id", "n", "name"])],
+    "conditions on both rows": [Delete("t.`n` > s.`n`"), Update("t.`n` < 5", {"n": "-1"}), Insert("s.`goes`", {"id": "s.`id`"})],
+    "deletes alone": [Delete("s.`goes`")],
+    "the first clause counts": [Delete("s.`goes`"), Delete(), insert(["id", "n", "name"])],
+    "inserts alone": [insert(["id", "n", "name"])],
+    "only what differs": [Update(values={"n": "s.`n`", "name": "t.`name`"}, compared={"n": "int"})],
+    "a value that fails if it is not needed": [
+        Update("t.`id` < 0", {"n": "CAST(raise_error('not needed') AS INT)"}),
+        Update(values={"n": "0"}),
+        Insert("s.`id` < 0", {"id": "s.`id`", "n": "CAST(raise_error('not needed') AS INT)", "name": "''"}),
+        insert(["id", "n", "name"]),
+    ],
+}  # fmt: skip
+
+
+def test_clauses_mean_what_they_mean_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _simple(lake, monkeypatch)
+    for what, clauses in CLAUSES.items():
+        world.merge(_source(lake, 3, 5, 9, 33, 98, 101, 102), clauses)
+        world.merge(_source(lake, 500, 501), clauses)
+        assert world.by_position, what
+    assert world.by_position == 2 * len(CLAUSES)
+
+
+def test_an_error_of_a_clause_ends_the_merge_and_leaves_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _simple(lake, monkeypatch)
+    before, files = world.rows("position"), _files(lake)
+    failing = [Update(values={"n": "CAST(raise_error('in doubt') AS INT)"})]
+    with pytest.raises(Exception, match="in doubt"):
+        world.writer("position").merge(_source(lake, 3), Match(["id"]), failing)
+    assert world.rows("position") == before
+    assert _files(lake) == files
+
+
+# --- what is left to Spark --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE {t} SET TBLPROPERTIES ('write.merge.mode' = 'copy-on-write')",
+        "ALTER TABLE {t} SET TBLPROPERTIES ('write.format.default' = 'orc')",
+        "ALTER TABLE {t} ADD COLUMN v variant",
+    ],
+)
+def test_tables_that_it_cannot_write_are_left_to_spark(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    world = _simple(lake, monkeypatch)
+    world.sql(change)
+    clauses = [Update(values={"n": "s.`n`"}), Delete("s.`goes`")]
+    for name in ("position", "spark"):
+        world.writer(name).merge(_source(lake, 3, 5), Match(["id"]), clauses)
+    assert not world.is_by_position("position")
+    assert world.rows("position") == world.rows("spark")
+
+
+def test_rows_that_share_a_key_are_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _simple(lake, monkeypatch)
+    twice = _source(lake, 3).unionAll(_source(lake, 3))
+    with pytest.raises(Exception, match="MERGE_CARDINALITY_VIOLATION"):
+        world.writer("position").merge(twice, Match(["id"]), [Update(values={"n": "s.`n`"})])
+    # Rows that are inserted may share one.
+    world.merge(_source(lake, 777).unionAll(_source(lake, 777)).where("goes"), [insert(["id", "n", "name"])])
+
+
+def test_a_lost_file_is_reported_as_by_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _simple(lake, monkeypatch)
+    for path in world.writer("position").commit.existing.inspect.data_files()["file_path"].to_pylist():
+        lake.table("db.position").io.delete(path)
+    with pytest.raises(Exception, match=r"(?i)file.*(not exist|not found)|FileNotFound"):
+        world.writer("position").merge(_source(lake, 3), Match(["id"]), [Update(values={"n": "s.`n`"})])
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_files_of_a_failed_commit_are_deleted_unless_it_may_have_been_made(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, unknown: bool
+) -> None:
+    world = _simple(lake, monkeypatch)
+    files, text = _files(lake), "CommitStateUnknownException: no answer" if unknown else "CommitFailedException: no"
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(branch_writer, "commit_files", fails)
+    with pytest.raises(ConcurrentWriteError):
+        world.writer("position").merge(_source(lake, 3), Match(["id"]), [Update(values={"n": "s.`n`"})])
+    assert len(_files(lake) - files) == (2 if unknown else 0)
+    assert "branch" not in " ".join(lake.table("db.position").metadata.refs.keys() - {"main"})
+
+
+def test_a_writer_that_comes_between_is_noticed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _simple(lake, monkeypatch)
+    writer, commit = world.writer("position"), branch_writer.commit_files
+
+    def late(*args: Any) -> None:
+        world.sql("DELETE FROM {t} WHERE id = 3")
+        commit(*args)
+
+    monkeypatch.setattr(branch_writer, "commit_files", late)
+    with pytest.raises(ConcurrentWriteError):
+        writer.merge(_source(lake, 3), Match(["id"]), [Update(values={"n": "s.`n`"})])
+    assert lake.spark().sql("SELECT * FROM lake.db.position WHERE id = 3").collect() == []
+
+
+def _files(lake: Lake) -> set[Path]:
+    return {
+        p
+        for p in Path(lake.config.home).rglob("*")
+        if p.suffix in (".parquet", ".puffin") and "position" in p.parts and not p.name.startswith(".")
+    }

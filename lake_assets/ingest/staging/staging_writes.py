@@ -43,8 +43,7 @@ from lake_assets.tables.merge_pruning import Pruning
 from lake_assets.tables.pending_windows import head_of, known_marks
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_frames import observed
-from lake_assets.tables.writing.merge_clauses import Update, insert, source_values
-from lake_assets.tables.writing.position_merge import Match
+from lake_assets.tables.writing.merge_clauses import Match, Update, insert, source_values
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import key_in, replace_table
 from lake_assets.tables.writing.table_state import GENERATION_PROPERTY, KEY_PROPERTY, ORDER_PROPERTY

@@ -1,6 +1,6 @@
 """Iceberg's Java API in Spark's JVM, by py4j: the only place that commits with it.
 
-`tests/tables/test_java_commits.py` checks what is used. Spark Connect has no JVM at hand.
+`tests/tables/test_commits_by_position.py` checks what is used. Spark Connect has no JVM at hand.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.spark_tuning import planned_once
 from lake_assets.tables.writing._compat import commit_files
 from lake_assets.tables.writing.commit_counts import count_properties, merge_properties
-from lake_assets.tables.writing.merge_clauses import Clause
-from lake_assets.tables.writing.position_merge import Match, PositionMerge, find
+from lake_assets.tables.writing.merge_clauses import Clause, Match
+from lake_assets.tables.writing.position_merge import PositionMerge, find
 from lake_assets.tables.writing.publication import Branch, Commit, committing
 from lake_assets.tables.writing.races import is_unknown
 

@@ -14,6 +14,24 @@ _PLAIN = re.compile(r"s\.(`(?:[^`]|``)+`)")
 
 
 @dataclass(frozen=True)
+class Match:
+    """When a row `s` of the source and a stored row `t` are the same row: if they agree in the columns of a key.
+
+    Attributes:
+        key: the columns.
+        nulls_match: whether null equals null.
+    """
+
+    key: Sequence[str]
+    nulls_match: bool = True
+
+    @property
+    def sql(self) -> str:
+        """The condition in SQL."""
+        return " AND ".join(f"t.{quote(k)} {'<=>' if self.nulls_match else '='} s.{quote(k)}" for k in self.key)
+
+
+@dataclass(frozen=True)
 class Clause:
     """What happens to some rows; of the clauses that apply to a row, the first one counts.
 

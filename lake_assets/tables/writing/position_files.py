@@ -119,7 +119,7 @@ class NewFiles:
         pq.write_table(
             rows.select(arrow.names).cast(arrow),
             sink,
-            compression="zstd",
+            compression=_codec(self.table),
             store_schema=False,
             store_decimal_as_integer=True,
         )
@@ -258,6 +258,11 @@ def _order(table: Table, rows: pa.Table) -> Any:
             break
         keys.append((schema.find_field(f.source_id).name, "ascending" if f.direction.value == "asc" else "descending"))
     return pc.sort_indices(rows, sort_keys=keys) if keys else pa.array(range(rows.num_rows))
+
+
+def _codec(table: Table) -> str:
+    codec = table.properties.get("write.parquet.compression-codec", "zstd").lower()
+    return codec if codec in ("snappy", "gzip", "brotli", "lz4") else "none" if codec == "uncompressed" else "zstd"
 
 
 def _with_row_ids(schema: Schema) -> Schema:

@@ -8,14 +8,12 @@ docs/decisions/0053-commits-by-position.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.types import (
@@ -38,17 +36,15 @@ from pyiceberg.types import (
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
-from lake_assets.errors import Refused
-from lake_assets.lake import quote, thresholds
-from lake_assets.tables.spark_frames import new_name, over
+from lake_assets.errors import LakeError, Refused
+from lake_assets.lake import thresholds
+from lake_assets.tables.spark_tuning import size_of
 from lake_assets.tables.writing._compat import has_jvm
-from lake_assets.tables.writing.key_lookup import Positions
-from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Update, plain_column
+from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update
+from lake_assets.tables.writing.merge_pairs import Chosen, Flags, Pairs, Source
 from lake_assets.tables.writing.position_files import NewFiles, refused_partitioning
-from lake_assets.tables.writing.stored_rows import ROW_ID, Matches, StoredFile, StoredRows
+from lake_assets.tables.writing.stored_rows import ROW_ID, StoredFile, StoredRows
 
-# Columns of the collected source: its keys with the table's types, and whether a clause's condition is met.
-_KEY, _WHEN = "__lake_key{}", "__lake_when{}"
 _KEYS = (
     BooleanType,
     IntegerType,
@@ -61,25 +57,8 @@ _KEYS = (
     BinaryType,
 )
 _VALUES = (*_KEYS, FloatType, DoubleType)
-_Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Match:
-    """When a row `s` of the source and a stored row `t` are the same row: if they agree in the columns of a key.
-
-    Attributes:
-        key: the columns.
-        nulls_match: whether null equals null.
-    """
-
-    key: Sequence[str]
-    nulls_match: bool = True
-
-    @property
-    def sql(self) -> str:
-        """The condition in SQL."""
-        return " AND ".join(f"t.{quote(k)} {'<=>' if self.nulls_match else '='} s.{quote(k)}" for k in self.key)
+# Rows in memory are this many times as large as in compressed files, or more.
+_DECODED = 4
 
 
 @dataclass
@@ -137,19 +116,30 @@ def find(
     """
     if why := _refused(spark, table, match, at_most, types):
         return Refused(why)
-    stored = StoredRows.of(table, match.key)
+    stored = _readable(lambda: StoredRows.of(table, match.key))
     if isinstance(stored, Refused):
         return stored
-    source = _Source.of(spark, rows, match.key, types, clauses, at_most)
+    source = Source.of(spark, rows, match.key, types, clauses, at_most)
     if isinstance(source, Refused):
         return source
     needed = source.stored_columns(types)
-    found = stored.find(source.keys(stored.columns), nulls_match=match.nulls_match, columns=needed)
+    found = _readable(lambda: stored.find(source.keys(stored.columns), nulls_match=match.nulls_match, columns=needed))
     if isinstance(found, Refused):
         return found
-    pairs = _Pairs.of(source, found, pa.schema([stored.columns.field(c) for c in needed]))
+    pairs = Pairs.of(source, found, pa.schema([stored.columns.field(c) for c in needed]))
     chosen = pairs.plain(types) if source.is_plain(types) else pairs.evaluated(spark, types)
     return _merge_of(table, pairs, chosen)
+
+
+_T = TypeVar("_T")
+
+
+def _readable(read: Callable[[], _T]) -> _T | Refused:
+    """Return what was read; a refusal if files cannot be read: then it is Spark that reads them, or says why not."""
+    try:
+        return read()
+    except (OSError, LakeError, pa.ArrowException) as e:
+        return Refused(f"{type(e).__name__}: {e}")
 
 
 def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | None, types: Mapping[str, str]) -> str:
@@ -163,7 +153,11 @@ def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | Non
         return "the table is declared to be rewritten"
     if properties.get("write.format.default", "parquet").lower() != "parquet":
         return "the table is not written as Parquet"
-    if at_most is not None and at_most * len(types) > thresholds.POSITION_VALUES:
+    size, stored = size_of(table)
+    if at_most is not None and (
+        at_most * len(types) > thresholds.POSITION_VALUES
+        or at_most * size * _DECODED > thresholds.POSITION_BYTES * max(stored, 1)
+    ):
         return "too many rows change"
     if list(types) != [f.name for f in schema.fields]:
         return "the columns of the table are not known by name"
@@ -184,191 +178,12 @@ def _is_written(kind: IcebergType) -> bool:
     return isinstance(kind, _VALUES)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The collected rows of a source."""
-
-    rows: pa.Table
-    key: Sequence[str]
-    clauses: Sequence[Clause]
-
-    @classmethod
-    def of(
-        cls,
-        spark: SparkSession,
-        rows: DataFrame,
-        key: Sequence[str],
-        types: Mapping[str, str],
-        clauses: Sequence[Clause],
-        at_most: int | None,
-    ) -> _Source | Refused:
-        """Collect a source, with its keys and conditions; a refusal if it is too large."""
-        most = thresholds.POSITION_VALUES // max(len(types), 1)
-        named = new_name()
-        keys = (f"CAST(s.{quote(k)} AS {types[k]}) AS {_KEY.format(n)}" for n, k in enumerate(key))
-        conditions = (
-            f"coalesce({c.when}, false) AS {_WHEN.format(n)}"
-            for n, c in enumerate(clauses)
-            if c.when and not Clause(c.when).stored_columns
-        )
-        limit = f" LIMIT {most + 1}" if at_most is None else ""
-        sql = f"SELECT {', '.join(['s.*', *keys, *conditions])} FROM {named} s{limit}"
-        collected = over(spark, sql, {named: rows}).toArrow()
-        if collected.num_rows > most or collected.nbytes > thresholds.POSITION_BYTES:
-            return Refused("too many rows change")
-        return cls(collected, key, clauses)
-
-    def keys(self, columns: pa.Schema) -> pa.Table:
-        """Return the keys, with the types of the table."""
-        values = [self.rows[_KEY.format(n)].cast(columns.field(k).type) for n, k in enumerate(self.key)]
-        return pa.table(values, names=list(self.key))
-
-    def stored_columns(self, types: Mapping[str, str]) -> list[str]:
-        """Return the columns of stored rows that the new rows or the conditions depend on."""
-        needed = {c for clause in self.clauses for c in clause.stored_columns}
-        for clause in self.clauses:
-            if isinstance(clause, Update):
-                needed |= {c for c in types if c not in clause.values and c not in self.key}
-        return [c for c in types if c in needed]
-
-    def is_plain(self, types: Mapping[str, str]) -> bool:
-        """Whether conditions and values are those of the source, but for the comparison of simple values."""
-        for clause in self.clauses:
-            if Clause(clause.when, clause.values).stored_columns:
-                return False
-            if any(plain_column(v) is None for v in clause.values.values()):
-                return False
-            if isinstance(clause, Update):
-                if not {*clause.values, *self.key} >= set(types):
-                    return False
-                if any("<" in kind for kind in clause.compared.values()):
-                    return False
-        return True
-
-    def value_of(self, column: str, clause: Clause) -> str:
-        """Return SQL of the value that a clause writes to a column."""
-        if column in clause.values:
-            return clause.values[column]
-        if isinstance(clause, Insert):
-            return "NULL"
-        # The key of a matched row is the same in the source.
-        return f"s.{quote(_KEY.format(list(self.key).index(column)))}" if column in self.key else f"t.{quote(column)}"
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """What happens to the pairs of rows.
-
-    Attributes:
-        clauses: the number of the clause that applies to each pair; -1: none.
-        values: the table's columns, with the values to write; of pairs without a value, any.
-    """
-
-    clauses: Positions
-    values: pa.Table
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Rows of the source: first those with a stored row, by file, and then the others.
-
-    Attributes:
-        source: the source.
-        found: the stored rows.
-        rows: the row of the source of each pair.
-        stored: the stored columns that were read, of the pairs with a stored row.
-    """
-
-    source: _Source
-    found: Sequence[Matches]
-    rows: Positions
-    stored: pa.Table
-
-    @classmethod
-    def of(cls, source: _Source, found: Sequence[Matches], columns: pa.Schema) -> _Pairs:
-        """Pair a source with the stored rows that were found, of some columns."""
-        matched = np.concatenate([m.keys for m in found]) if found else np.zeros(0, np.int64)
-        others = np.setdiff1d(np.arange(source.rows.num_rows), matched)
-        stored = pa.concat_tables([columns.empty_table(), *(m.rows.cast(columns) for m in found)])
-        return cls(source, found, np.concatenate([matched, others]), stored)
-
-    @property
-    def matched(self) -> int:
-        """The number of pairs with a stored row."""
-        return sum(len(m.keys) for m in self.found)
-
-    def plain(self, types: Mapping[str, str]) -> _Chosen:
-        """Choose by the conditions that were collected with the source, and write its values."""
-        clauses, choice = self.source.clauses, np.full(len(self.rows), -1)
-        is_matched = np.arange(len(self.rows)) < self.matched
-        for n, clause in reversed(list(enumerate(clauses))):
-            applies = np.equal(is_matched, clause.is_matched)
-            if clause.when:
-                flags: _Flags = self.source.rows[_WHEN.format(n)].to_numpy()
-                applies = applies & flags[self.rows]
-            if isinstance(clause, Update) and clause.compared:
-                applies[: self.matched] &= self._differ(clause)
-            choice[applies] = n
-        # Clauses that write take each column from the same place, or their rows are put together.
-        writing = [n for n, c in enumerate(clauses) if not isinstance(c, Delete)]
-        parts: list[pa.Table] = []
-        at = np.zeros(len(self.rows), np.int64)
-        for n in writing:
-            rows = np.flatnonzero(choice == n)
-            at[rows] = sum(p.num_rows for p in parts) + np.arange(len(rows))
-            taken = self.source.rows.take(pa.array(self.rows[rows]))
-            columns = [plain_column(self.source.value_of(c, clauses[n])) for c in types]
-            parts.append(pa.table([pa.nulls(len(rows)) if c is None else taken[c] for c in columns], names=list(types)))
-        values = pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
-        return _Chosen(choice, values.take(pa.array(at)) if values.num_rows else values)
-
-    def _differ(self, update: Update) -> _Flags:
-        """Return which stored rows differ from the values of an update in a column that it compares."""
-        differ = np.zeros(self.matched, bool)
-        rows = pa.array(self.rows[: self.matched])
-        for column in update.compared:
-            stored = self.stored[column]
-            new = self.source.rows[plain_column(update.values[column])].take(rows).cast(stored.type)
-            differ |= ~_same(stored, new)
-        return differ
-
-    def evaluated(self, spark: SparkSession, types: Mapping[str, str]) -> _Chosen:
-        """Let Spark choose, and compute the values."""
-        clauses, source = self.source.clauses, self.source.rows.take(pa.array(self.rows))
-        there = np.arange(len(self.rows)) < self.matched
-        stored = self.stored.take(pa.array(np.where(there, np.arange(len(self.rows)), 0), mask=~there))
-        frame = pa.table(
-            [_struct(source), _struct(stored.append_column("__there", pa.array(there))), pa.array(range(len(there)))],
-            names=["s", "t", "__n"],
-        )
-        choice = " ".join(
-            f"WHEN {'' if c.is_matched else 'NOT '}t.__there{f' AND ({c.condition})' if c.condition else ''} THEN {n}"
-            for n, c in enumerate(clauses)
-        )
-        writing = {n: c for n, c in enumerate(clauses) if not isinstance(c, Delete)}
-        values = (
-            "CASE __clause "
-            + " ".join(f"WHEN {n} THEN CAST({self.source.value_of(column, c)} AS {kind})" for n, c in writing.items())
-            + f" END AS {quote(column)}"
-            for column, kind in types.items()
-        )
-        pairs = new_name()
-        each = f"SELECT *, CASE {choice} ELSE -1 END AS __clause FROM {pairs}"
-        computed = over(
-            spark,
-            f"SELECT __n, __clause, {', '.join(values)} FROM ({each})",
-            {pairs: spark.createDataFrame(frame)},
-        ).toArrow()
-        computed = computed.sort_by("__n")
-        return _Chosen(computed["__clause"].to_numpy().astype(np.int64), computed.select(list(types)))
-
-
-def _merge_of(table: Table, pairs: _Pairs, chosen: _Chosen) -> PositionMerge:
+def _merge_of(table: Table, pairs: Pairs, chosen: Chosen) -> PositionMerge:
     """Return the changes that follow from the chosen clauses."""
     clauses = pairs.source.clauses
     kinds: list[type[Clause]] = [type(c) for c in clauses]
 
-    def chose(kind: type[Clause]) -> _Flags:
+    def chose(kind: type[Clause]) -> Flags:
         return np.isin(chosen.clauses, [n for n, k in enumerate(kinds) if k is kind])
 
     updates, inserts, deletes = chose(Update), chose(Insert), chose(Delete)
@@ -389,20 +204,3 @@ def _merge_of(table: Table, pairs: _Pairs, chosen: _Chosen) -> PositionMerge:
             deleted.append((m.file, m.deleted | BitMap64(m.positions[here].tolist())))
     counts = (int(inserts.sum()), int(updates.sum()), int(deletes.sum()))
     return PositionMerge(table, rows, deleted, counts, pairs.source.rows.num_rows)
-
-
-def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> _Flags:
-    """Return where two columns of one simple type have the same value, as `merge_clauses.same` says."""
-    both_null = pc.and_(one.is_null(), other.is_null()).to_numpy()
-    equal = pc.fill_null(pc.equal(one, other), False).to_numpy()
-    if pa.types.is_floating(one.type):
-        zero = pc.fill_null(pc.equal(one, 0), False).to_numpy()
-        signs = (np.signbit(pc.fill_null(c, 0).to_numpy()) for c in (one, other))
-        both_nan = pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False).to_numpy()
-        equal = (equal & ~(zero & np.not_equal(*signs))) | both_nan
-    return equal | both_null
-
-
-def _struct(table: pa.Table) -> Any:
-    columns = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in table.columns]
-    return pa.StructArray.from_arrays(columns, names=table.column_names)

@@ -165,6 +165,10 @@ class StoredRows:
         stored = [names[f.field_id] for f in fields if f.field_id in names]
         if missing := [f for f in fields if f.field_id not in names and f.initial_default is not None]:
             return Refused(f"files lack {missing[0].name}, which has a default")
+        if other := [f for f in fields if f.field_id in names and not _has_same_fields(
+            parquet.schema_arrow.field(names[f.field_id]), self.columns.field(f.name)
+        )]:  # fmt: skip
+            return Refused(f"fields within {other[0].name} were changed")
         rows = parquet.read_row_group(group, columns=stored, use_threads=False)
         count = parquet.metadata.row_group(group).num_rows
         values = [
@@ -224,9 +228,29 @@ def _type(columns: pa.Schema, column: NestedField) -> pa.DataType:
     return columns.field(column.name).type
 
 
+def _has_same_fields(stored: pa.Field, wanted: pa.Field) -> bool:
+    """Whether two columns have the same fields within them, by name and field id."""
+    one, other = stored.type, wanted.type
+    if not pa.types.is_nested(other):
+        return True
+    if one.num_fields != other.num_fields:
+        return False
+    pairs = [(one.field(n), other.field(n)) for n in range(other.num_fields)]
+    is_struct = pa.types.is_struct(other)
+    return all(
+        (a.metadata or {}).get(_FIELD_ID) == (b.metadata or {}).get(_FIELD_ID)
+        and (a.name == b.name or not is_struct)
+        and _has_same_fields(a, b)
+        for a, b in pairs
+    )
+
+
 def _range(values: pa.ChunkedArray) -> tuple[Any, Any] | None:
     """Return the least and greatest of the keys; None if one is null, or none is known."""
     if values.null_count or not len(values) or pa.types.is_boolean(values.type):
         return None
-    ends = pc.min_max(values).as_py()
+    try:
+        ends = pc.min_max(values).as_py()
+    except (ValueError, OverflowError):  # times that Python cannot represent
+        return None
     return ends["min"], ends["max"]

@@ -20,8 +20,16 @@ from lake_assets.tables.spark_frames import computed, new_name, over
 from lake_assets.tables.spark_tuning import size_of
 from lake_assets.tables.writing.branch_writer import BranchWriter
 from lake_assets.tables.writing.commit_counts import count_properties, counts
-from lake_assets.tables.writing.merge_clauses import FLOATING, Clause, Delete, Update, insert, same, source_values
-from lake_assets.tables.writing.position_merge import Match
+from lake_assets.tables.writing.merge_clauses import (
+    FLOATING,
+    Clause,
+    Delete,
+    Match,
+    Update,
+    insert,
+    same,
+    source_values,
+)
 from lake_assets.tables.writing.publication import Branch
 from lake_assets.tables.writing.row_differences import (
     COPIES,
