@@ -229,11 +229,11 @@ def main() -> int:
                     spark_merge = timed(lake, base, args.repeat, lambda k=key, s=source: in_spark(lake, s, k))
                     ours = timed(lake, base, args.repeat, lambda k=key, s=source: written(lake, s, k))
                     assert plain_merge.contents == spark_merge.contents == ours.contents, (
-                        f"{what}: {plain_merge.contents} by a plain MERGE, {spark_merge.contents} in Spark, {ours.contents}"
+                        f"{what}: {plain_merge.contents}, {spark_merge.contents} in Spark, {ours.contents}"
                     )
                     text = (
-                        f"{plain_merge.seconds:.2f} s plain, {spark_merge.seconds:.2f} s in Spark, {ours.seconds:.2f} s: "
-                        f"{ours.description}"
+                        f"{plain_merge.seconds:.2f} s plain, {spark_merge.seconds:.2f} s in Spark, "
+                        f"{ours.seconds:.2f} s: {ours.description}"
                     )
                     print(f"{what}: {text}", file=sys.stderr, flush=True)
                     figures[f"{what}: seconds, plain MERGE"] = plain_merge.seconds

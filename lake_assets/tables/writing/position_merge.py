@@ -70,6 +70,7 @@ class PositionMerge:
         deleted: the deleted positions of each changed file, with those that were deleted before.
         counts: how many rows are inserted, updated and deleted.
         searched: the number of rows in the source.
+        key: the columns that identify a row.
     """
 
     table: Table
@@ -77,13 +78,14 @@ class PositionMerge:
     deleted: list[tuple[StoredFile, BitMap64]] = field(default_factory=list)
     counts: tuple[int, int, int] = (0, 0, 0)
     searched: int = 0
+    key: Sequence[str] = ()
 
     def written(self) -> NewFiles:
         """Write the files of the commit; if that fails, none of them is left."""
         files = NewFiles(self.table)
         try:
             if self.rows.num_rows:
-                files.add_rows(self.rows)
+                files.add_rows(self.rows, self.key)
             files.add_vectors(self.deleted)
         except BaseException:
             files.delete_all()
@@ -203,4 +205,4 @@ def _merge_of(table: Table, pairs: Pairs, chosen: Chosen) -> PositionMerge:
         if here.any():
             deleted.append((m.file, m.deleted | BitMap64(m.positions[here].tolist())))
     counts = (int(inserts.sum()), int(updates.sum()), int(deletes.sum()))
-    return PositionMerge(table, rows, deleted, counts, pairs.source.rows.num_rows)
+    return PositionMerge(table, rows, deleted, counts, pairs.source.rows.num_rows, pairs.source.key)
