@@ -17,7 +17,7 @@ from lake_assets.formats import FORMATS, SourceTable
 from lake_assets.formats.files.limited_files import DEFAULT_LIMITS
 from lake_assets.ingest.records.routing import Routed, route
 from lake_assets.ingest.records.stream_routing import StreamRouter
-from tests.ingest.test_nested_text import FORMS
+from tests.support.nested_text import FORMS
 
 ITEMS = SourceTable("public", "items")
 RECORDED = Path(__file__).parents[1] / "recordings"

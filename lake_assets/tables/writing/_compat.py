@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -28,8 +29,10 @@ def commit_files(spark: SparkSession, name: str, branch: str, files: NewFiles, p
             conflict is possible.
         properties: properties of the snapshot.
     """
-    iceberg: Any = spark._jvm.org.apache.iceberg  # type: ignore[union-attr]
-    table = iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[attr-defined]
+    jvm: Any = spark._jvm  # type: ignore[union-attr]
+    iceberg = jvm.org.apache.iceberg
+    with _active(spark):
+        table = iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[attr-defined]
     specs, parser, mapper = table.specs(), iceberg.ContentFileParser, iceberg.util.JsonUtil.mapper()
     delta = table.newRowDelta().toBranch(branch)
     # Otherwise Iceberg takes the vectors of all earlier snapshots for those of another writer.
@@ -44,3 +47,18 @@ def commit_files(spark: SparkSession, name: str, branch: str, files: NewFiles, p
     for key, value in properties.items():
         delta.set(key, value)
     delta.commit()
+
+
+@contextlib.contextmanager
+def _active(spark: SparkSession) -> Generator[None]:
+    """Make a session the active one of this thread: whichever is active gives a catalog its settings."""
+    sessions: Any = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
