@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
-from lake_assets.errors import DefinitionChangedError, KeyMissingError
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.errors import DefinitionChangedError
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.operators.kept_frames import types_of
 from lake_assets.models.python.function_call import FunctionCall
 from lake_assets.models.python.model_inputs import replaced_columns
@@ -22,8 +22,7 @@ from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed
 from lake_assets.tables.pending_windows import Window, window_of
 from lake_assets.tables.writing.publication import Commit
-from lake_assets.tables.writing.row_differences import duplicate_key
-from lake_assets.tables.writing.table_ddl import columns_of, key_in
+from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, KEY_PROPERTY, PAST_PROPERTY
 
 
@@ -130,7 +129,7 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
             call.check_replaced(types_of(rows))
             done = writer.everything(rows, due.lost or afresh, again=bool(due.rebuild or due.lost))
         else:
-            _check_kept_rows(lake, spec, due.table)
+            writer.check_kept_rows()
             done = _absorb_changes(spec, call, writer, columns_of(lake, spec.table))
         if spec.skipped:
             done = done.because(f"its rows are kept{due.lost and f'; changes are missing: {due.lost}'}")
@@ -145,23 +144,6 @@ def _settings(spec: PythonModelSpec, table: Table | None) -> dict[str, str]:
         # What readers know of the table: its kept rows are checked to have this key.
         own |= {FINGERPRINT_PROPERTY: spec.definition, KEY_PROPERTY: json.dumps(list(spec.model.key))}
     return {name: value for name, value in own.items() if table is not None and table.properties.get(name) != value}
-
-
-def _check_kept_rows(lake: LakeBase, spec: PythonModelSpec, table: Table | None) -> None:
-    """Raise KeyMissingError if rows that were computed by another declaration share a key of the present one."""
-    key, before = spec.model.key, key_in(table) if table is not None else ()
-    if table is None or not spec.is_kept or not key or (before and set(before) <= set(key)):
-        return
-    types = columns_of(lake, spec.table)
-    columns = (quote(k) if k in types else f"NULL AS {quote(k)}" for k in key)
-    stored = lake.spark().table(lake.sql_name(spec.table)).selectExpr(*columns)
-    if duplicate := duplicate_key(stored, key):
-        *values, copies = duplicate
-        raise KeyMissingError(
-            f"{spec.model.where}: model {spec.table}: {', '.join(key)} is declared as its key, and {copies} of the "
-            f"rows that it keeps share {tuple(values)}: add columns to the key"
-            + (f", or declare the former one ({', '.join(before)})" if before else "")
-        )
 
 
 def _reason_to_begin(spec: PythonModelSpec, due: DueModel) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -37,7 +37,7 @@ from lake_assets.models.steps.model_step import StepResult
 from lake_assets.tables.schema_changes import Change, evolve
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.row_differences import FOUND, duplicate_key, incomparable, signed
-from lake_assets.tables.writing.table_ddl import alter, columns_of, definition_of
+from lake_assets.tables.writing.table_ddl import alter, columns_of, definition_of, key_in
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, PAST_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter
 
@@ -164,6 +164,27 @@ class ResultWriter:
         columns = [f"CAST({quote(c) if c in existing else 'NULL'} AS {k}) AS {quote(c)}" for c, k in types.items()]
         return rows.selectExpr(*columns, *own)
 
+    def check_kept_rows(self, types: Collection[str] = ()) -> None:
+        """Raise KeyMissingError if rows that were computed by another declaration share a key of the present one.
+
+        `types` has the columns of new rows; before they are known, a key with a column that the table lacks is passed.
+        """
+        spec, lake, table = self.spec, self.commit.lake, self.commit.base
+        key, before = spec.model.key, key_in(table) if table is not None else ()
+        if table is None or not spec.is_kept or not key or (before and set(before) <= set(key)):
+            return
+        stored = columns_of(lake, spec.table)
+        if any(k not in stored and k not in types for k in key):
+            return
+        columns = (quote(k) if k in stored else f"NULL AS {quote(k)}" for k in key)
+        if duplicate := duplicate_key(lake.spark().table(self.commit.name).selectExpr(*columns), key):
+            *values, copies = duplicate
+            raise KeyMissingError(
+                f"{spec.model.where}: model {spec.table}: {', '.join(key)} is declared as its key, and {copies} of the "
+                f"rows that it keeps share {tuple(values)}: add columns to the key"
+                + (f", or declare the former one ({', '.join(before)})" if before else "")
+            )
+
     def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""
         model, where = self.spec.model, f"{self.spec.model.where}: model {self.spec.table}"
@@ -191,6 +212,7 @@ class ResultWriter:
             check_range(self.spec, types)
         if self.spec.partitions:
             self.spec.partitions.check(self.spec.table, types)
+        self.check_kept_rows(types)
 
     def _check_key(self, rows: DataFrame) -> None:
         if duplicate := duplicate_key(rows, key := self.spec.model.key):
