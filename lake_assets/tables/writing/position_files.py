@@ -45,6 +45,7 @@ from lake_assets.capture.files.manifests import Entry
 from lake_assets.tables.writing.stored_rows import ROW_ID, ROW_ID_FIELD, StoredFile
 
 log = logging.getLogger(__name__)
+_ZSTD_LEVEL = 3
 
 
 @dataclass
@@ -123,6 +124,8 @@ class NewFiles:
             rows.select(arrow.names).cast(arrow),
             sink,
             compression=_codec(self.table),
+            # Iceberg's; PyArrow's own is 1.
+            compression_level=_ZSTD_LEVEL if _codec(self.table) == "zstd" else None,
             store_schema=False,
             store_decimal_as_integer=True,
         )
