@@ -92,7 +92,9 @@ def landing(lake: Lake, name: str, encoder: str, reader: str, events: int, repea
         rates[2:] = [max(rate, records / s) for rate, s in zip(rates[2:], seconds, strict=True)]
         raw, records, *seconds = raw_table(lake, f"{name}_{turn}", encoder, reader, events)
         rates[:2] = [max(rate, records / s) for rate, s in zip(rates[:2], seconds, strict=True)]
-    return raw, rates
+        if turn == repeat - 1:
+            return raw, rates
+    raise ValueError("at least one landing is needed")
 
 
 def stage(lake: Lake, raw: RawSpec, repeat: int) -> tuple[float, float, TableId]:

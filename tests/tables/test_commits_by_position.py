@@ -125,7 +125,7 @@ class World:
         for name, most in (("position", thresholds.POSITION_VALUES), ("spark", 0)):
             with self.monkeypatch.context() as patch:
                 patch.setattr(thresholds, "POSITION_VALUES", most)
-                before, since = self.ids(name), self.lake.table(f"db.{name}").metadata.last_sequence_number
+                before, since = self.ids(name), self._sequence_number(name)
                 writer = self.writer(name)
                 how = ""
                 if clauses is None:
@@ -136,6 +136,10 @@ class World:
                 assert how == "" or name == "position", how
                 self._check_ids(name, before, since, only_changed=clauses is None)
         assert self.rows("position") == self.rows("spark")
+
+    def _sequence_number(self, name: str) -> int:
+        snapshot = self.lake.table(f"db.{name}").current_snapshot()
+        return (snapshot.sequence_number or 0) if snapshot else 0
 
     def is_by_position(self, name: str) -> bool:
         snapshot = self.lake.table(f"db.{name}").current_snapshot()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+# Type checkers do not see its functions, which it makes while it is imported.
+pc: Any = import_module("pyarrow.compute")
 Positions = npt.NDArray[np.int64]
 
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import Refused
 from lake_assets.lake import quote, thresholds
 from lake_assets.tables.spark_frames import new_name, over
-from lake_assets.tables.writing.key_lookup import Positions
+from lake_assets.tables.writing.key_lookup import Positions, pc
 from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Update, plain_column
 from lake_assets.tables.writing.stored_rows import Matches
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_json
 from pyiceberg.io.pyarrow import (
@@ -42,6 +41,7 @@ from pyroaring import BitMap64
 
 from lake_assets.capture.files.deletion_vectors import Puffin
 from lake_assets.capture.files.manifests import Entry
+from lake_assets.tables.writing.key_lookup import pc
 from lake_assets.tables.writing.stored_rows import ROW_ID, ROW_ID_FIELD, StoredFile
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
@@ -28,7 +27,7 @@ from lake_assets.capture.files.file_partitions import unpartitioned_specs
 from lake_assets.capture.files.manifests import Entry, ManifestReader
 from lake_assets.errors import Refused
 from lake_assets.lake import thresholds
-from lake_assets.tables.writing.key_lookup import KeyLookup, Positions
+from lake_assets.tables.writing.key_lookup import KeyLookup, Positions, pc
 
 ROW_ID, ROW_ID_FIELD = "_row_id", 2147483540
 _FIELD_ID = b"PARQUET:field_id"
