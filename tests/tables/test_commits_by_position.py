@@ -62,6 +62,7 @@ VALUES: Mapping[str, Any] = {
     "struct<a:int,b:string>": lambda n: (None, {"a": None, "b": "x"}, {"a": n, "b": None})[n % 3],
     "map<string,decimal(5,1)>": lambda n: (None, [], [("k", Decimal("1.5"))], [("k", None), ("l", Decimal(n))])[n % 4],
 }
+STEPS = 4
 PARTITIONS = ("", "bucket(4, {0})", "{0}", "truncate(2, {0})", "days({1})", "{1}", "months({1}), bucket(2, {0})")
 
 
@@ -203,14 +204,14 @@ def _world(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", [0, 1, *long_seeds(2, 60)])
+@pytest.mark.parametrize("seed", [0, *long_seeds(1, 60)])
 def test_a_merge_by_position_is_the_merge_of_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     world = _world(lake, monkeypatch, seed)
     chance = world.chance
     rows = [world.row(n) for n in range(200)]
     for name in ("position", "spark"):
         world.frame(rows, [True] * 200).select(*map(quote, world.types)).coalesce(3).writeTo(f"lake.db.{name}").append()
-    for step in range(6):
+    for step in range(STEPS):
         numbers = chance.sample(range(260), chance.choice((0, 1, 5, 40)))
         changed = [world.row(n) for n in numbers]
         world.merge(world.frame(changed, [chance.choice((True, True, None)) for _ in changed]))
@@ -230,7 +231,7 @@ def test_a_merge_by_position_is_the_merge_of_spark(lake: Lake, monkeypatch: pyte
                 world.sql(f"ALTER TABLE {{t}} WRITE ORDERED BY {quote('k')} DESC")
             case _:
                 pass
-    assert world.by_position == 6
+    assert world.by_position == STEPS
 
 
 # --- clauses ----------------------------------------------------------------------------------------------------------
