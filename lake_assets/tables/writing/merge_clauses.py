@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Clause:
+class Clause(ABC):
     """What happens to some rows; of the clauses that apply to a row, the first one counts.
 
     Columns are written as `t.`name`` and `s.`name``, with backticks.
@@ -58,7 +59,7 @@ class Clause:
     @property
     def stored_columns(self) -> set[str]:
         """The columns of `t` that condition and values read."""
-        return {unquoted(c) for text in (self.condition, *self.values.values()) for c in _STORED.findall(text)}
+        return stored_columns(self.condition, *self.values.values())
 
     @property
     def sql(self) -> str:
@@ -67,8 +68,9 @@ class Clause:
         return f"{begin}{f' AND {self.condition}' if self.condition else ''} THEN {self._action}"
 
     @property
+    @abstractmethod
     def _action(self) -> str:
-        raise NotImplementedError
+        """What it does, in SQL."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,11 @@ def same(one: str, other: str, kind: str) -> str:
     if kind in FLOATING:
         return f"CAST({one} AS STRING) <=> CAST({other} AS STRING)"
     return f"{one} <=> {other}"
+
+
+def stored_columns(*texts: str) -> set[str]:
+    """Return the columns of `t` that SQL reads."""
+    return {unquoted(c) for text in texts for c in _STORED.findall(text)}
 
 
 def plain_column(value: str) -> str | None:

@@ -15,7 +15,7 @@ from lake_assets.errors import Refused
 from lake_assets.lake import quote, thresholds
 from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.writing.key_lookup import Positions, pc
-from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Update, plain_column
+from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Update, plain_column, stored_columns
 from lake_assets.tables.writing.stored_rows import Matches
 
 # Columns of the collected source: its keys with the table's types, and whether a clause's condition is met.
@@ -48,7 +48,7 @@ class Source:
         conditions = (
             f"coalesce({c.when}, false) AS {_WHEN.format(n)}"
             for n, c in enumerate(clauses)
-            if c.when and not Clause(c.when).stored_columns
+            if c.when and not stored_columns(c.when)
         )
         limit = f" LIMIT {most + 1}" if at_most is None else ""
         sql = f"SELECT {', '.join(['s.*', *keys, *conditions])} FROM {named} s{limit}"
@@ -78,7 +78,7 @@ class Source:
     def is_plain(self, types: Mapping[str, str]) -> bool:
         """Whether conditions and values are those of the source, but for the comparison of simple values."""
         for clause in self.clauses:
-            if Clause(clause.when, clause.values).stored_columns:
+            if stored_columns(clause.when, *clause.values.values()):
                 return False
             if any(plain_column(v) is None for v in clause.values.values()):
                 return False

@@ -151,7 +151,7 @@ def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | Non
         return "there is no JVM at hand"
     if table.format_version < 3:
         return "the table has no deletion vectors"
-    if any(properties.get(f"write.{kind}.mode", "copy-on-write") != "merge-on-read" for kind in ("merge",)):
+    if properties.get("write.merge.mode", "copy-on-write") != "merge-on-read":
         return "the table is declared to be rewritten"
     if properties.get("write.format.default", "parquet").lower() != "parquet":
         return "the table is not written as Parquet"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,6 @@ class StoredRows:
     table: Table
     files: Sequence[StoredFile]
     columns: pa.Schema
-    _bitmaps: dict[tuple[str, int], BitMap64] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: Table, key: Sequence[str]) -> StoredRows | Refused:
