@@ -25,15 +25,18 @@ from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.icdc_session import OpenTables, PartTables, check_files
+from lake_assets.capture.rows.few_rows import added_rows
 from lake_assets.capture.rows.incompatible_columns import incompatible_columns
 from lake_assets.capture.rows.spark_types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, End, Window, resolve
-from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
+from lake_assets.errors import ColumnNotFoundError, Refused, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import is_of_changes
+from lake_assets.lake.rows_in_memory import arrow_rows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from lake_assets.capture.rows.changed_rows import View
@@ -175,7 +178,15 @@ class Capture:
         """
         from lake_assets.capture.rows import changed_rows
 
+        if not isinstance(self.few_rows, Refused) and self.granularity == "net":
+            self._check_names()
+            return arrow_rows(spark, self.few_rows, spark_types(self.schema))
         return self._read(spark, changed_rows.upserts)
+
+    @cached_value
+    def few_rows(self) -> pa.Table | Refused:
+        """The rows of the window, read by this process; a refusal if there are many, or rows were also removed."""
+        return added_rows(self._source, self.schema, self._parts)
 
     def feed(self, spark: SparkSession, keys: str | Sequence[str] | None = None) -> DataFrame:
         """Return the row-level changes: the end's columns and `_change_type`.
@@ -264,15 +275,18 @@ class Capture:
                     f"{self.window.table} has no column {column!r} at the window's end: {existing}"
                 )
 
-    def _read(
-        self, spark: SparkSession, read: Callable[[View], DataFrame], columns: Collection[str] | None = None
-    ) -> DataFrame:
-        """Return the union of `read` over all parts; `columns`: those to read, by default all."""
+    def _check_names(self) -> None:
         if reserved := [c for c in self.columns if is_of_changes(c)]:
             raise UnsupportedCaptureError(
                 f"{self.window.table} has columns whose names are reserved for changes (_change_type, _commit_..., "
                 f"__lake_...): {', '.join(reserved)}. Rename them"
             )
+
+    def _read(
+        self, spark: SparkSession, read: Callable[[View], DataFrame], columns: Collection[str] | None = None
+    ) -> DataFrame:
+        """Return the union of `read` over all parts; `columns`: those to read, by default all."""
+        self._check_names()
         _open[id(self)] = self
         views = [self._view(spark, part, columns) for part in self._parts or [None]]
         return reduce(lambda a, b: a.unionAll(b), map(read, views))

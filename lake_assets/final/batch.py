@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.errors import Refused
 from lake_assets.final.declaration import GENERATION
 from lake_assets.final.events.key_changes import BASE_POSITION
 from lake_assets.final.events.window_stats import Stats, is_late
@@ -23,9 +25,12 @@ from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import over
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.writing.merge_clauses import Clause, Match
+from lake_assets.tables.writing.merge_pairs import HeldRows, frame_of
 from lake_assets.tables.writing.table_ddl import key_in
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, KEY_PROPERTY
 from lake_assets.tables.writing.table_writer import TableWriter
+
+_MANY = Refused("the events are many")
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Batch:
         before: the table's watermark before the step; None: it has absorbed nothing.
         head: the newest watermark of staging in the window.
         writer: writes the table.
+        last: the last event of each key in this process, if the rows follow from these alone.
         details: details for the outcome.
     """
 
@@ -45,6 +51,7 @@ class Batch:
     before: Watermark | None
     head: Watermark
     writer: TableWriter
+    last: pa.Table | Refused = _MANY
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -87,16 +94,17 @@ class Batch:
         cast = rows.selectExpr(*(f"CAST({quote(k)} AS {types[k]}) AS {quote(k)}" for k in key))
         return prune(cast, key, self.writer.commit.base, at_most=at_most, types=types)
 
-    def merge(self, rows: DataFrame, clauses: Sequence[Clause | str], at_most: int | None = None) -> str:
+    def merge(self, rows: DataFrame | HeldRows, clauses: Sequence[Clause | str], at_most: int | None = None) -> str:
         """MERGE `rows` as `s` into the table `t`, reading few other rows of `t`; return how they were found.
 
         `at_most` is the greatest number of rows, if it is known.
         """
         spec, match = self.target.spec, Match(self.target.row_key, nulls_match=False)
+        spark = self.target.lake.spark()
 
         def prune() -> Pruning | None:
             # A truncate leaves nothing to prune: every row that is not in the window is deleted.
-            return None if self.is_emptied else self.pruning(rows, at_most=at_most)
+            return None if self.is_emptied else self.pruning(frame_of(rows, spark), at_most=at_most)
 
         with tuned_for(self.target.lake, (spec.staging, spec.table)):
             return self.writer.merge(rows, match, clauses, prune, at_most=at_most)

@@ -20,6 +20,7 @@ from lake_assets.capture import capture
 from lake_assets.errors import NotRunError, Refused
 from lake_assets.final.batch import Batch
 from lake_assets.final.declaration import pending_of, reason_to_rebuild
+from lake_assets.final.events.few_events import FewEvents
 from lake_assets.final.events.repeated_snapshots import reason_to_restart
 from lake_assets.final.events.staging_events import has_other_keys, window_events
 from lake_assets.final.events.window_stats import Stats, stats_of
@@ -189,9 +190,13 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         captured = scope.enter_context(capture(lake, spec.staging, window.start, window.head.snapshot))
         scope.enter_context(tuned_for(lake, (), captured))
         events, without_row = window_events(target, captured)
-        events = in_one_piece(events, captured).persist()
-        scope.callback(events.unpersist)
-        stats = stats_of(target, events, before)
+        few = Refused("many rows") if isinstance(captured.few_rows, Refused) else FewEvents.of(target, events, before)
+        if isinstance(few, Refused):
+            events = in_one_piece(events, captured).persist()
+            scope.callback(events.unpersist)
+            stats = stats_of(target, events, before)
+        else:
+            stats = few.stats()
         if stats.late and not target.is_new and has_other_keys(target, window.head.snapshot):
             late = "late events of a table with deletes by another key"
             return Refused(f"{late}: they may change which rows the deletes apply to")
@@ -201,7 +206,10 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         marks = {**known_marks(due.table), str(spec.staging): _advanced(window.head, before, stats)}
         changes, commit = prepare_table(target, Commit(lake, spec.table, due.table, marks, target.gate))
         writer = TableWriter(commit, columns_of(lake, spec.table))
-        batch = Batch(target, events, stats, before, window.head, writer)
+        last = few if isinstance(few, Refused) else few.last_of_keys(stats, writer.types)
+        if not isinstance(few, Refused) and isinstance(last, Refused):
+            events = few.frame(lake.spark())
+        batch = Batch(target, events, stats, before, window.head, writer, last)
         if without_row:
             batch.details["deletes_without_row"] = without_row
         if not stats.events and target.mode != "append" and not target.is_new:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from lake_assets.formats import EventFormat
 from lake_assets.formats.event_model import POSITION, SEQUENCE
 from lake_assets.lake.names import literal
@@ -35,11 +32,11 @@ class Ordering:
         """Whether events have a transaction number."""
         return self.transaction != EventFormat.transaction
 
-    def is_late(self, sequence: str, position: int) -> Column:
-        """Whether an event is not strictly after the given one: before it, in the same transaction, or part of the same
-        change."""
+    def is_late(self, sequence: str, position: int) -> str:
+        """Return SQL: an event is not strictly after the given one, but before it, in the same transaction, or part of
+        the same change."""
         other = literal(sequence)
         after = f"({SEQUENCE} > {other} OR {SEQUENCE} = {other} AND {POSITION} > {position})"
         same = f"coalesce(({self.transaction}) = ({self.transaction.replace(SEQUENCE, other)}), false)"
         half = f"({self.numbered}) AND {SEQUENCE} = {other}"
-        return F.expr(f"NOT {after} OR {same} OR {half}")
+        return f"NOT {after} OR {same} OR {half}"

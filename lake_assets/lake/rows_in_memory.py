@@ -30,3 +30,12 @@ def rows_in_memory(spark: SparkSession, rows: Sequence[Sequence[object]], column
     assert isinstance(schema, StructType)
     values = {name: pa.array(column) for name, column in zip(schema.names, zip(*rows, strict=True), strict=True)}
     return spark.createDataFrame(pa.table(values), schema)
+
+
+def arrow_rows(spark: SparkSession, rows: pa.Table, columns: str) -> DataFrame:
+    """Return a frame of the rows of an Arrow table, in one piece, with columns by Spark's DDL."""
+    if not rows.num_rows:
+        return no_rows(spark, columns)
+    schema = StructType.fromDDL(columns)
+    assert isinstance(schema, StructType)
+    return spark.createDataFrame(rows.select(schema.names).combine_chunks(), schema)

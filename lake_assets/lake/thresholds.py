@@ -20,6 +20,11 @@ SMALL_INPUT_ROWS = 50_000
 # A capture may be this many times larger if most of its rows belong to other tables, since these are mostly skipped.
 # [0005; not measured]
 SHARED_INPUT_FACTOR = 10
+# This many rows that a capture added, in this many files of this many bytes without compression, are read by this
+# process, and handed to Spark as literal rows. [0055; not measured]
+LOCAL_ROWS = 10_000
+LOCAL_FILES = 50
+LOCAL_BYTES = 16 << 20
 # One task groups this many rows in the time that two cores need to shuffle them. [not measured]
 ONE_TASK_ROWS = 100_000
 # This many captured rows are grouped by row id and by value in one partition: one shuffle instead of two.

@@ -4,16 +4,18 @@ Spark compiles a Java class for every stage of every query before it reads a row
 most of the time; interpreted, a step takes half to a third as long. Measured in docs/decisions/0005-small-steps.md.
 
 Adaptive execution also runs each part of a query as a separate job, and plans the rest again after it. That has no use
-if the joined and grouped data is known to be small.
+if the joined and grouped data is known to be small, and neither has a shuffle into more than one partition.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.capture import Capture
 from lake_assets.lake import LakeBase, TableId, thresholds
@@ -27,13 +29,16 @@ _ONCE = {
     "spark.sql.constraintPropagation.enabled": "false",
 }
 _AS_ONE = {"spark.sql.shuffle.partitions": "1"}
+_SMALL = _INTERPRETED | _ONCE | _AS_ONE
+# What the settings were before the outermost `tuned_for`, by name.
+_before: ContextVar[Mapping[str, str | None]] = ContextVar("before", default=MappingProxyType({}))
 
 
 @contextlib.contextmanager
 def tuned_for(
     lake: LakeBase, read: Iterable[TableId], captured: Capture | None = None, of_it: int | None = None
 ) -> Generator[None]:
-    """Interpret queries in the body if the total size of their input is small; else compile them.
+    """Interpret queries in the body, in one piece, if the total size of their input is small; else compile them.
 
     Settings in the lake's own configuration win.
 
@@ -43,12 +48,18 @@ def tuned_for(
         captured: the capture that is read as well.
         of_it: the number of captured rows that the queries use; None: all.
     """
-    settings = [k for k in _INTERPRETED if k not in lake.config.spark.conf]
-    sizes = [size_of(table) for t in read if settings and (table := lake.find(t))]
+    own = lake.config.spark.conf
+    sizes = [size_of(table) for t in read if not own.keys() >= _SMALL.keys() and (table := lake.find(t))]
     if captured is not None:
         sizes.append(_captured(captured, of_it))
-    with _set(lake, {k: v for k, v in (_INTERPRETED if _is_small(sizes) else _COMPILED).items() if k in settings}):
-        yield
+    # Within a body over little data, a larger one gets back what it had before.
+    settings: Mapping[str, str | None] = _SMALL if _is_small(sizes) else {**_before.get(), **_COMPILED}
+    with _set(lake, {k: v for k, v in settings.items() if k not in own}) as before:
+        token = _before.set({**before, **_before.get()})
+        try:
+            yield
+        finally:
+            _before.reset(token)
 
 
 @contextlib.contextmanager
@@ -69,20 +80,24 @@ def planned_once(lake: LakeBase, *, when: bool = True, as_one: bool = False) -> 
 
 
 @contextlib.contextmanager
-def _set(lake: LakeBase, settings: Mapping[str, str]) -> Generator[None]:
-    """Apply settings to the session within the body."""
+def _set(lake: LakeBase, settings: Mapping[str, str | None]) -> Generator[dict[str, str | None]]:
+    """Apply settings to the session within the body, and yield their former values; None: not set."""
     spark = lake.spark()
-    before = {key: spark.conf.get(key, None) for key in settings}
+    before: dict[str, str | None] = {key: spark.conf.get(key, None) for key in settings}
     # Each setting is a message to the server, so values that are already set are not sent again.
-    settings = {key: value for key, value in settings.items() if before[key] != value}
-    set_all(spark, settings)
+    changed = {key: value for key, value in settings.items() if before[key] != value}
+    _apply(spark, changed)
     try:
-        yield
+        yield before
     finally:
-        set_all(spark, {key: value for key in settings if (value := before[key]) is not None})
-        for key in settings:
-            if before[key] is None:
-                spark.conf.unset(key)
+        _apply(spark, {key: before[key] for key in changed})
+
+
+def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    set_all(spark, {key: value for key, value in settings.items() if value is not None})
+    for key, value in settings.items():
+        if value is None:
+            spark.conf.unset(key)
 
 
 def _is_small(sizes: Iterable[tuple[int, int]]) -> bool:

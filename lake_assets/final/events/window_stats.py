@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError, OrderUnknownError, UnsupportedEventError
 from lake_assets.final.events.key_changes import IS_MOVED
-from lake_assets.final.events.reduction import HAPPENED, ORDER, happened
+from lake_assets.final.events.reduction import HAPPENED, ORDER
 from lake_assets.final.row_hash import COPY
 from lake_assets.final.staging_projection import PARTIAL
 from lake_assets.final.target import Target
@@ -29,6 +29,10 @@ from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.lake.names import literal
 
+# What `looks` computes.
+TRANSACTION, HAPPENED_AT, LOG, ABSORBED_LOG = "__lake_transaction", "__lake_at", "__lake_log", "__lake_absorbed_log"
+IS_SET_BACK, IS_MOVING, IS_LATE, IS_OLD = "__lake_set_back", "__lake_moving", "__lake_late", "__lake_old"
+IS_KEYLESS = "__lake_keyless"
 # The length of the file's number in the position in a binary log, with the letter before it.
 _FILE = 11
 # By how much the times of two events may contradict the order of the log, in microseconds: clocks are set, and commits
@@ -78,6 +82,25 @@ class Stats:
     set_back: int = 0
 
 
+def looks(target: Target, before: Watermark | None) -> dict[str, str]:
+    """Return SQL of what an event tells besides its values, by column name."""
+    # The declared order of a table does not depend on logs.
+    log = (not target.spec.order_by and target.reader.log) or "CAST(NULL AS STRING)"
+    high = before.high[0] if before and before.high else ""
+    absorbed = log.replace(SEQUENCE, literal(high))
+    return {
+        TRANSACTION: f"({target.ordering.transaction})",
+        HAPPENED_AT: f"unix_micros({HAPPENED})",
+        LOG: f"({log})",
+        ABSORBED_LOG: f"({absorbed})",
+        IS_SET_BACK: _is_set_back(before, high) if log != absorbed else "false",
+        IS_MOVING: IS_MOVED,
+        IS_LATE: _is_late(target, before),
+        IS_OLD: _is_old(target, before),
+        IS_KEYLESS: _is_keyless(target),
+    }
+
+
 def stats_of(target: Target, events: DataFrame, before: Watermark | None) -> Stats:
     """Count the events of the window in one query.
 
@@ -86,58 +109,46 @@ def stats_of(target: Target, events: DataFrame, before: Watermark | None) -> Sta
         UnsupportedEventError: some events lack a value of the declared order.
         OrderUnknownError: some events have positions in different logs.
     """
-    transaction = f"({target.ordering.transaction})"
-    last, of_high = (f"max_by({transaction}, {by})" for by in (f"struct({POSITION}, {INDEX})", ORDER))
+    look = looks(target, before)
+    last, of_high = (f"max_by({look[TRANSACTION]}, {by})" for by in (f"struct({POSITION}, {INDEX})", ORDER))
     aggregates = (
         "count(*) AS events",
-        f"if({last} <=> {of_high}, NULL, {last}) AS transaction",
         f"max({ORDER}) AS high",
-        f"max(unix_micros({HAPPENED})) AS latest",
+        f"max({look[HAPPENED_AT]}) AS latest",
+        f"if({last} <=> {of_high}, NULL, {last}) AS transaction",
+        f"count_if({look[IS_LATE]}) AS late",
+        f"count_if({look[IS_OLD]}) AS old",
         f"count_if({UNAVAILABLE} IS NOT NULL) AS unavailable",
-        f"count_if({IS_MOVED}) AS moved",
+        f"count_if({look[IS_MOVING]}) AS partial_inserts",
         f"count_if({OP} = '{INSERT}') AS inserts",
         f"count_if({OP} = '{DELETE}') AS deletes",
         f"count_if({OP} NOT IN ('{INSERT}', '{READ}')) AS others",
         f"max(if({OP} = '{TRUNCATE}', {ORDER}, NULL)) AS truncated",
+        f"count_if({look[IS_KEYLESS]}) AS keyless",
         f"count_if({SEQUENCE} IS NULL) AS unordered",
-        *_log_aggregates(target, before),
+        f"min({look[LOG]}) AS first_log",
+        f"max({look[LOG]}) AS last_log",
+        f"first({look[ABSORBED_LOG]}) AS absorbed_log",
+        f"count_if({look[IS_SET_BACK]}) AS set_back",
     )
-    keyless = F.count_if(_is_keyless(target)).alias("keyless")
-    late, old = F.count_if(is_late(target, before)).alias("late"), F.count_if(_is_old(target, before)).alias("old")
-    row = events.agg(*map(F.expr, aggregates), late, old, keyless).collect()[0]
-    high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
-    logs = frozenset(filter(None, (row["first_log"], row["last_log"], row["absorbed_log"])))
-    stats = Stats(
-        row["events"], high, row["latest"], row["transaction"], row["late"], row["old"], row["unavailable"],
-        row["moved"], row["inserts"], row["deletes"], row["others"], row["truncated"], row["keyless"],
-        row["unordered"], logs, row["set_back"],
-    )  # fmt: skip
-    _check(target, stats)
-    return stats
+    row = events.agg(*map(F.expr, aggregates)).collect()[0].asDict(recursive=False)
+    logs = frozenset(filter(None, (row.pop("first_log"), row.pop("last_log"), row.pop("absorbed_log"))))
+    high = row.pop("high")
+    return checked(target, Stats(**row, high=(high["sequence"], high["position"]) if high else None, logs=logs))
 
 
-def _log_aggregates(target: Target, before: Watermark | None) -> list[str]:
-    """Return SQL of the logs that positions are in, and of the number of events that are `set_back`."""
-    high = before.high[0] if before and before.high else ""
-    # The declared order of a table does not depend on logs.
-    log = (not target.spec.order_by and target.reader.log) or "CAST(NULL AS STRING)"
-    absorbed = log.replace(SEQUENCE, literal(high))
-    set_back = "false"
-    if before and high and before.time is not None and log != absorbed:
-        # Within one file of a binary log, a long transaction is written after later ones.
-        size = _FILE if high.startswith("b") else len(high)
-        is_back = f"left({SEQUENCE}, {size}) < {literal(high[:size])}"
-        set_back = f"{is_back} AND unix_micros({EVENT_TIME}) > {before.time + _CLOCKS_DIFFER}"
-    return [
-        f"min({log}) AS first_log",
-        f"max({log}) AS last_log",
-        f"first({absorbed}) AS absorbed_log",
-        f"count_if({set_back}) AS set_back",
-    ]
+def _is_set_back(before: Watermark | None, high: str) -> str:
+    """Return SQL: an event has an earlier position in the log than what was absorbed before, but a later time."""
+    if before is None or not high or before.time is None:
+        return "false"
+    # Within one file of a binary log, a long transaction is written after later ones.
+    size = _FILE if high.startswith("b") else len(high)
+    is_back = f"left({SEQUENCE}, {size}) < {literal(high[:size])}"
+    return f"({is_back} AND unix_micros({EVENT_TIME}) > {before.time + _CLOCKS_DIFFER})"
 
 
-def _check(target: Target, stats: Stats) -> None:
-    """Refuse a window with events that lack their key, or their position in the declared order."""
+def checked(target: Target, stats: Stats) -> Stats:
+    """Return the counts; refuse a window with events that lack their key, or their position in the declared order."""
     spec = target.spec
     if len(stats.logs) > 1:
         raise OrderUnknownError(
@@ -163,34 +174,39 @@ def _check(target: Target, stats: Stats) -> None:
             f"the key {', '.join(target.key)}, so the rows that they change are unknown. Declare a key whose "
             "columns every event has. For deletes, let the source log whole rows (REPLICA IDENTITY FULL)"
         )
+    return stats
 
 
 def is_late(target: Target, before: Watermark | None) -> Column:
     """Whether an event is not strictly after the events absorbed before."""
-    late = F.col(PARTIAL)
+    return F.expr(_is_late(target, before))
+
+
+def _is_late(target: Target, before: Watermark | None) -> str:
+    late = [PARTIAL]
     if before and before.high:
-        late = late | target.ordering.is_late(*before.high)
+        late.append(target.ordering.is_late(*before.high))
         if COPY in target.key:
             # Later rows with the same sequence may repeat earlier ones.
-            late = late | F.expr(f"({target.same_again}) AND {SEQUENCE} = {literal(before.high[0])}")
+            late.append(f"({target.same_again}) AND {SEQUENCE} = {literal(before.high[0])}")
     if before and before.transaction:
-        late = late | F.expr(f"coalesce(({target.ordering.transaction}) = {literal(before.transaction)}, false)")
+        late.append(f"coalesce(({target.ordering.transaction}) = {literal(before.transaction)}, false)")
     if before and before.time is not None and target.mode == "scd2":
         # Versions are ordered by time.
-        late = late | (F.unix_micros(happened()) < before.time)
-    return late
+        late.append(f"unix_micros({HAPPENED}) < {before.time}")
+    return f"({' OR '.join(f'({part})' for part in late)})"
 
 
-def _is_keyless(target: Target) -> Column:
+def _is_keyless(target: Target) -> str:
     """Whether an applied event lacks a key value, so that its row is unknown."""
     if target.mode == "append" or not target.key:
-        return F.lit(False)
+        return "false"
     keyless = " OR ".join(f"{quote(k)} IS NULL" for k in target.key)
     ignored = f"'{TRUNCATE}'" + (f", '{DELETE}'" if target.spec.deletes == "ignore" else "")
-    return F.expr(f"({keyless}) AND {OP} NOT IN ({ignored})")
+    return f"(({keyless}) AND {OP} NOT IN ({ignored}))"
 
 
-def _is_old(target: Target, before: Watermark | None) -> Column:
+def _is_old(target: Target, before: Watermark | None) -> str:
     if before is None or before.time is None or target.spec.horizon is None:
-        return F.lit(False)
-    return F.unix_micros(F.col(EVENT_TIME)) < before.time - int(target.spec.horizon * 1_000_000)
+        return "false"
+    return f"(unix_micros({EVENT_TIME}) < {before.time - int(target.spec.horizon * 1_000_000)})"

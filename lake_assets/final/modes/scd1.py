@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -20,12 +21,18 @@ from lake_assets.lake import quote, thresholds
 from lake_assets.lake.names import literal
 from lake_assets.tables.spark_frames import checkpoint, cols, together
 from lake_assets.tables.spark_tuning import size_of
-from lake_assets.tables.writing.merge_clauses import Delete, Insert, Update
+from lake_assets.tables.writing.key_lookup import pc
+from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Update
+from lake_assets.tables.writing.merge_pairs import HeldRows
+
+_UNCOMPARED = "the events have all columns: stored rows are matched by their keys only"
 
 
 def apply(batch: Batch) -> tuple[str, str]:
     """Write the keys of the window, by MERGE or by partitions; return strategy and reason."""
     target, events = batch.target, batch.stats.events
+    if not isinstance(batch.last, Refused):
+        return "merge", _merge_held(batch, batch.last)
     rows, why, is_simple = _changes(batch)
     # Rows from a few persisted events are as quickly computed twice as persisted.
     is_persisted = is_simple and (events > thresholds.LITERAL_KEYS or target.spec.write != "merge")
@@ -42,7 +49,7 @@ def apply(batch: Batch) -> tuple[str, str]:
             why.append(f"merged, since {done.reason}")
         unconditionally = is_simple and not batch.is_emptied and _skips_comparison(batch)
         if unconditionally:
-            why.append("the events have all columns: stored rows are matched by their keys only")
+            why.append(_UNCOMPARED)
         how = _merge(batch, rows, events if is_simple else None, unconditionally=unconditionally)
     finally:
         if is_persisted:
@@ -163,12 +170,34 @@ def _rows_to_insert(target: Target, rows: DataFrame) -> DataFrame:
     return rows.where(KNOWN).withColumn(DELETED, deleted) if DELETED in target.own else rows.where(~deleted)
 
 
+def _merge_held(batch: Batch, last: pa.Table) -> str:
+    """MERGE the last event of each key, which this process holds. Return how rows were found."""
+    types = {c: batch.types[c] for c in batch.target.columns} | {OP: "string"}
+    unconditionally = _skips_comparison(batch)
+    clauses = _clauses(batch, unconditionally=unconditionally)
+    is_delete = pc.equal(last[OP], DELETE).to_numpy()
+    applies = {n: ~is_delete if isinstance(c, Insert) else is_delete for n, c in enumerate(clauses) if c.when}
+    how = batch.merge(HeldRows(last.select([*types]), types, applies), clauses, last.num_rows)
+    return "; ".join(filter(None, (_UNCOMPARED if unconditionally else "", how)))
+
+
 def _merge(batch: Batch, rows: DataFrame, at_most: int | None, *, unconditionally: bool) -> str:
     """MERGE one row per key; after a truncate, rows that are not in `rows` are deleted. Return how rows were found."""
+    types, names = batch.types, batch.target.columns
+    rows = rows.selectExpr(*(f"CAST({quote(c)} AS {types[c]}) AS {quote(c)}" for c in names), OP, KEEP, KNOWN)
+    clauses: list[Clause | str] = [*_clauses(batch, unconditionally=unconditionally)]
+    if batch.is_emptied:
+        soft = DELETED in batch.target.own
+        then = f"AND NOT t.{DELETED} THEN UPDATE SET t.{DELETED} = true" if soft else "THEN DELETE"
+        clauses.append(f"WHEN NOT MATCHED BY SOURCE {then}")
+    return batch.merge(rows, clauses, at_most)
+
+
+def _clauses(batch: Batch, *, unconditionally: bool) -> list[Clause]:
+    """Return what happens to the rows of the keys that a window changes."""
     target, types, names = batch.target, batch.types, batch.target.columns
     soft = DELETED in target.own
     rest = [c for c in names if c not in target.key]
-    rows = rows.selectExpr(*(f"CAST({quote(c)} AS {types[c]}) AS {quote(c)}" for c in names), OP, KEEP, KNOWN)
     new = {c: f"s.{quote(c)}" for c in rest}
     if soft or batch.stats.unavailable:
         new = {
@@ -182,11 +211,8 @@ def _merge(batch: Batch, rows: DataFrame, at_most: int | None, *, unconditionall
     compared = {} if unconditionally else {c: types[c] for c in new}
     # A row that was inserted and deleted within the window existed nevertheless.
     inserted = f"s.{KNOWN}" if soft else f"NOT {deleted}"
-    delete_missing = f"AND NOT t.{DELETED} THEN UPDATE SET t.{DELETED} = true" if soft else "THEN DELETE"
-    clauses = [
+    return [
         Delete(f"s.{OP} = '{REMOVE if soft else DELETE}'"),
         *([Update(values=new, compared=compared)] if new else []),
         Insert(inserted, values),
-        *([f"WHEN NOT MATCHED BY SOURCE {delete_missing}"] if batch.is_emptied else []),
     ]
-    return batch.merge(rows, clauses, at_most)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -60,10 +61,55 @@ BySource = Mapping[str, Sequence[BatchSchema]]
 """Schemas of a batch by the `source_table` of their records."""
 
 
-def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
-    """Return the schemas of all records, and the shapes of records whose schema is missing or not complete."""
-    # One query if possible: planning a query over a small batch takes Spark longer than reading it. The first query
-    # returns the shapes of records without a schema; a second one runs only for schemas that are not complete.
+@dataclass(frozen=True)
+class _Group:
+    """The records of one source table that have one schema key.
+
+    Attributes:
+        last, first: the highest and lowest position.
+        short, payloads: whether all, or any, of them have a `payload`.
+        sample: the first record. Records with the same schema key have the same schema.
+        shape: their shape, where it was found together with the rest.
+    """
+
+    source_table: str
+    schema_key: str | None
+    last: int
+    first: int
+    short: bool
+    payloads: bool
+    sample: str
+    shape: str | None = None
+
+
+def find_schemas(records: DataFrame, reader: EventFormat, held: pa.Table | None = None) -> BySource:
+    """Return the schemas of all records, and the shapes of records whose schema is missing or not complete.
+
+    Args:
+        records: rows of the raw table.
+        reader: their format.
+        held: the same rows, if this process holds them.
+    """
+    # One query if possible, or none: planning a query over a small batch takes Spark longer than reading it. The first
+    # one returns the shapes of records without a schema; a second one runs only for schemas that are not complete.
+    groups = _groups_in(records, reader) if held is None else _groups_held(held)
+    schemas = {g.schema_key: reader.schema_of(read_record(reader, g.sample)[0]) for g in groups}
+    incomplete = [g for g in groups if reader.shape and not reader.says_all(schemas[g.schema_key])]
+    shapes = {(g.source_table, g.schema_key): g.shape for g in incomplete if held is None and not g.schema_key}
+    if missing := {g.schema_key for g in incomplete if held is not None or g.schema_key}:
+        of_keys = f"coalesce(schema_key, '') IN ({', '.join(literal(k or '') for k in sorted(missing, key=str))})"
+        selected = records.where(of_keys) if len(missing) < len(schemas) else records
+        by = ["source_table", "schema_key"]
+        shape_rows = with_payloads(selected).groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
+        shapes |= {(r["source_table"], r["schema_key"]): r["shape"] for r in shape_rows.collect()}
+    by_source: dict[str, list[BatchSchema]] = {}
+    for g in groups:
+        seen = Seen(schemas[g.schema_key], shapes.get((g.source_table, g.schema_key)))
+        by_source.setdefault(g.source_table, []).append(BatchSchema(seen, g.last, g.short, g.payloads, g.first))
+    return by_source
+
+
+def _groups_in(records: DataFrame, reader: EventFormat) -> list[_Group]:
     by = ["source_table", "schema_key"]
     columns = [*by, "position", "payload", "record AS sample"]
     aggregates = [
@@ -71,26 +117,30 @@ def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
         "min(position) AS first",
         "count(payload) = count(*) AS short",
         "count(payload) > 0 AS payloads",
-        # Records with the same schema key have the same schema, so one sample is enough.
         "min_by(sample, position) AS sample",
     ]
     if reader.shape:
         columns.append(f"CASE WHEN coalesce(schema_key, '') = {literal(schema_key(''))} THEN {READABLE} END AS record")
         aggregates.append(f"{reader.shape} AS shape")
     rows = records.selectExpr(*columns).groupBy(*by).agg(*map(F.expr, aggregates)).collect()
-    schemas = {r["schema_key"]: reader.schema_of(read_record(reader, r["sample"])[0]) for r in rows}
-    incomplete = [r for r in rows if reader.shape and not reader.says_all(schemas[r["schema_key"]])]
-    shapes = {(r["source_table"], r["schema_key"]): r["shape"] for r in incomplete if not r["schema_key"]}
-    if schema_keys := sorted({r["schema_key"] for r in incomplete if r["schema_key"]}):
-        selected = records.where(F.col("schema_key").isin(*schema_keys)) if len(schema_keys) < len(schemas) else records
-        shape_rows = with_payloads(selected).groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
-        shapes |= {(r["source_table"], r["schema_key"]): r["shape"] for r in shape_rows.collect()}
-    by_source: dict[str, list[BatchSchema]] = {}
-    for r in rows:
-        seen = Seen(schemas[r["schema_key"]], shapes.get((r["source_table"], r["schema_key"])))
-        schema = BatchSchema(seen, r["last"], r["short"], r["payloads"], r["first"])
-        by_source.setdefault(r["source_table"], []).append(schema)
-    return by_source
+    return [_Group(**r.asDict()) for r in rows]
+
+
+def _groups_held(records: pa.Table) -> list[_Group]:
+    columns = ("source_table", "schema_key", "position", "payload", "record")
+    groups: dict[tuple[str, str | None], _Group] = {}
+    for table, key, position, payload, record in zip(*(records[c].to_pylist() for c in columns), strict=True):
+        if table is None:
+            continue
+        has_payload = payload is not None
+        if (group := groups.get((table, key))) is None:
+            groups[table, key] = _Group(table, key, position, position, has_payload, has_payload, record)
+            continue
+        groups[table, key] = _Group(
+            table, key, max(group.last, position), min(group.first, position), group.short and has_payload,
+            group.payloads or has_payload, record if position < group.first else group.sample,
+        )  # fmt: skip
+    return list(groups.values())
 
 
 def schemas_of(schemas: BySource, table: SourceTable) -> list[BatchSchema]:

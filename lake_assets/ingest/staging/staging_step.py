@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import pyarrow as pa
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import RecordsGoneError
+from lake_assets.errors import RecordsGoneError, Refused
 from lake_assets.formats.event_model import POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw_tables import arrived
@@ -260,7 +261,8 @@ def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
         records = about(captured_rows, spec)
         # Schemas are only shared if every record counts.
         counts_all = not spec.start and (due.reread or not window.lost)
-        schemas = _schemas(due, captured_rows) if counts_all and is_small(captured) else None
+        held = None if isinstance(captured.few_rows, Refused) else captured.few_rows
+        schemas = _schemas(due, captured_rows, held) if counts_all and is_small(captured) else None
         if window.lost and not due.reread:
             records, is_new = due.without_absorbed(records), False
         # A large batch is read completely at once: planning hardly counts there, and reading it twice would.
@@ -282,7 +284,7 @@ def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
         return Absorbed.of(str(spec.raw), captured), parsed, written
 
 
-def _schemas(due: DueRecords, records: DataFrame) -> BySource | None:
+def _schemas(due: DueRecords, records: DataFrame, held: pa.Table | None) -> BySource | None:
     """Return the schemas of all records of a small window, shared with the steps of the stream's other tables.
 
     In a big window, each table reads its own records only: they are stored together, and the others are skipped.
@@ -290,7 +292,7 @@ def _schemas(due: DueRecords, records: DataFrame) -> BySource | None:
     spec, window = due.spec, due.window
     assert window.head.snapshot is not None
     key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, f"{spec.format} {spec.layout or ''}")
-    return shared_schemas(key, lambda: find_schemas(records.where("source_table IS NOT NULL"), spec.reader))
+    return shared_schemas(key, lambda: find_schemas(records.where("source_table IS NOT NULL"), spec.reader, held))
 
 
 def _known(

@@ -17,6 +17,7 @@ from lake_assets.tables.spark_tuning import planned_once
 from lake_assets.tables.writing._compat import commit_files
 from lake_assets.tables.writing.commit_counts import count_properties, merge_properties
 from lake_assets.tables.writing.merge_clauses import Clause, Match
+from lake_assets.tables.writing.merge_pairs import HeldRows, frame_of
 from lake_assets.tables.writing.position_merge import PositionMerge, find
 from lake_assets.tables.writing.publication import Branch, Commit, committing
 from lake_assets.tables.writing.races import is_unknown
@@ -81,7 +82,7 @@ class BranchWriter:
 
     def merge(
         self,
-        rows: DataFrame,
+        rows: DataFrame | HeldRows,
         on: Match | str,
         clauses: Sequence[Clause | str],
         prune: Callable[[], Pruning | None] = lambda: None,
@@ -121,7 +122,7 @@ class BranchWriter:
         with self.commit.branch(properties) as branch:
             with planned_once(lake, when=self.few, as_one=True):
                 sql = f"MERGE INTO {branch.name} t USING {_SOURCE} s ON {condition} {' '.join(texts)}"
-                over(lake.spark(), sql, {_SOURCE: rows}, pruning.values if pruning else {})
+                over(lake.spark(), sql, {_SOURCE: frame_of(rows, lake.spark())}, pruning.values if pruning else {})
             if check:
                 check(branch)
         return pruning.why if pruning else ""

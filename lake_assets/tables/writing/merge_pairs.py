@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import Refused
 from lake_assets.lake import quote, thresholds
+from lake_assets.lake.rows_in_memory import arrow_rows
 from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.writing.key_lookup import Positions, pc
 from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Update, plain_column, stored_columns
@@ -21,6 +22,28 @@ from lake_assets.tables.writing.stored_rows import Matches
 # Columns of the collected source: its keys with the table's types, and whether a clause's condition is met.
 _KEY, _WHEN = "__lake_key{}", "__lake_when{}"
 Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """Rows of a source that this process holds.
+
+    Attributes:
+        rows: the rows; the columns that are written have the types of the table's.
+        types: Spark's types of their columns.
+        applies: for each clause whose condition reads the source alone, by its number, which rows meet it.
+    """
+
+    rows: pa.Table
+    types: Mapping[str, str]
+    applies: Mapping[int, Flags]
+
+
+def frame_of(rows: DataFrame | HeldRows, spark: SparkSession) -> DataFrame:
+    """Return the rows of a source as a frame."""
+    if not isinstance(rows, HeldRows):
+        return rows
+    return arrow_rows(spark, rows.rows, ", ".join(f"{quote(c)} {kind}" for c, kind in rows.types.items()))
 
 
 @dataclass(frozen=True)
@@ -35,7 +58,7 @@ class Source:
     def of(
         cls,
         spark: SparkSession,
-        rows: DataFrame,
+        rows: DataFrame | HeldRows,
         key: Sequence[str],
         types: Mapping[str, str],
         clauses: Sequence[Clause],
@@ -43,6 +66,13 @@ class Source:
     ) -> Source | Refused:
         """Collect a source, with its keys and conditions; a refusal if it is too large."""
         most = thresholds.POSITION_VALUES // max(len(types), 1)
+        if isinstance(rows, HeldRows):
+            held = rows.rows
+            for n, k in enumerate(key):
+                held = held.append_column(_KEY.format(n), held[k])
+            for n, flags in rows.applies.items():
+                held = held.append_column(_WHEN.format(n), pa.array(flags))
+            return cls(held, key, clauses) if held.num_rows <= most else Refused("too many rows change")
         named = new_name()
         keys = (f"CAST(s.{quote(k)} AS {types[k]}) AS {_KEY.format(n)}" for n, k in enumerate(key))
         conditions = (

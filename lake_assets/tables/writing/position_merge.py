@@ -41,7 +41,7 @@ from lake_assets.lake import thresholds
 from lake_assets.tables.spark_tuning import size_of
 from lake_assets.tables.writing._compat import has_jvm
 from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update
-from lake_assets.tables.writing.merge_pairs import Chosen, Flags, Pairs, Source
+from lake_assets.tables.writing.merge_pairs import Chosen, Flags, HeldRows, Pairs, Source
 from lake_assets.tables.writing.position_files import NewFiles, refused_partitioning
 from lake_assets.tables.writing.stored_rows import ROW_ID, StoredFile, StoredRows
 
@@ -97,7 +97,7 @@ def find(
     spark: SparkSession,
     table: Table,
     types: Mapping[str, str],
-    rows: DataFrame,
+    rows: DataFrame | HeldRows,
     match: Match,
     clauses: Sequence[Clause],
     at_most: int | None = None,
@@ -125,10 +125,11 @@ def find(
     if isinstance(source, Refused):
         return source
     needed = source.stored_columns(types)
-    found = _readable(lambda: stored.find(source.keys(stored.columns), nulls_match=match.nulls_match, columns=needed))
+    keys, columns = source.keys(stored.columns.types), pa.schema([stored.columns.types.field(c) for c in needed])
+    found = _readable(lambda: stored.find(keys, nulls_match=match.nulls_match, columns=needed))
     if isinstance(found, Refused):
         return found
-    pairs = Pairs.of(source, found, pa.schema([stored.columns.field(c) for c in needed]))
+    pairs = Pairs.of(source, found, columns)
     chosen = pairs.plain(types) if source.is_plain(types) else pairs.evaluated(spark, types)
     return _merge_of(table, pairs, chosen)
 

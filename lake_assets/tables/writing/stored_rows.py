@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
-from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
 from lake_assets.capture.files.column_bounds import bound
@@ -25,12 +23,12 @@ from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.deletion_vectors import is_vector, read_vectors
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
 from lake_assets.capture.files.manifests import Entry, ManifestReader
+from lake_assets.capture.files.parquet_columns import ParquetColumns, names_by_id
 from lake_assets.errors import Refused
 from lake_assets.lake import thresholds
 from lake_assets.tables.writing.key_lookup import KeyLookup, Positions, pc
 
 ROW_ID, ROW_ID_FIELD = "_row_id", 2147483540
-_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,12 @@ class StoredRows:
     Attributes:
         table: the loaded table, of format version 3.
         files: its data files.
-        columns: the Arrow fields of its columns.
+        columns: its columns.
     """
 
     table: Table
     files: Sequence[StoredFile]
-    columns: pa.Schema
+    columns: ParquetColumns
 
     @classmethod
     def of(cls, table: Table, key: Sequence[str]) -> StoredRows | Refused:
@@ -103,7 +101,7 @@ class StoredRows:
         size = sum(f.entry.statistic("column_sizes").get(i, 8 * f.entry.records) for f in files for i in ids)
         if size > thresholds.POSITION_KEY_BYTES:
             return Refused("the key columns are too large")
-        return cls(table, files, schema_to_pyarrow(table.schema()))
+        return cls(table, files, ParquetColumns.of(table.schema()))
 
     def find(self, keys: pa.Table, *, nulls_match: bool, columns: Sequence[str] = ()) -> list[Matches] | Refused:
         """Return the rows that have one of the keys, by file.
@@ -138,7 +136,7 @@ class StoredRows:
 
     def _find_in(self, file: StoredFile, lookup: KeyLookup, columns: Sequence[str]) -> Matches | Refused | None:
         with self.table.io.new_input(file.entry.path).open() as opened, pq.ParquetFile(opened) as parquet:
-            names = {id_: name for name, id_ in _names(parquet)}
+            names = names_by_id(parquet)
             if not names:
                 return Refused("a data file has no field ids")
             groups: list[tuple[int, Positions, Positions]] = []
@@ -153,28 +151,7 @@ class StoredRows:
         self, parquet: pq.ParquetFile, names: Mapping[int, str], columns: Sequence[str]
     ) -> Iterator[tuple[int, pa.Table | Refused]]:
         for group in range(parquet.num_row_groups):
-            yield group, self._read(parquet, group, names, columns)
-
-    def _read(
-        self, parquet: pq.ParquetFile, group: int, names: Mapping[int, str], columns: Sequence[str]
-    ) -> pa.Table | Refused:
-        """Return columns of a row group with the table's types; columns that are younger than the file are null."""
-        fields = [self.table.schema().find_field(c) for c in columns]
-        stored = [names[f.field_id] for f in fields if f.field_id in names]
-        if missing := [f for f in fields if f.field_id not in names and f.initial_default is not None]:
-            return Refused(f"files lack {missing[0].name}, which has a default")
-        if other := [f for f in fields if f.field_id in names and not _has_same_fields(
-            parquet.schema_arrow.field(names[f.field_id]), self.columns.field(f.name)
-        )]:  # fmt: skip
-            return Refused(f"fields within {other[0].name} were changed")
-        rows = parquet.read_row_group(group, columns=stored, use_threads=False)
-        count = parquet.metadata.row_group(group).num_rows
-        values = [
-            rows[names[f.field_id]].cast(_type(self.columns, f)) if f.field_id in names
-            else pa.chunked_array([pa.nulls(count, _type(self.columns, f))])
-            for f in fields
-        ]  # fmt: skip
-        return pa.table(values, names=list(columns))
+            yield group, self.columns.read(parquet, group, names, columns)
 
     def _matches(
         self,
@@ -196,7 +173,7 @@ class StoredRows:
                 at, positions, keys = at[live], positions[live], keys[live]
             if not len(at):
                 continue
-            rows = self._read(parquet, group, names, columns)
+            rows = self.columns.read(parquet, group, names, columns)
             if isinstance(rows, Refused):
                 return rows
             ids = positions + (file.entry.first_row_id or 0)
@@ -213,34 +190,6 @@ class StoredRows:
         if (vector := file.vector) is None:
             return BitMap64()
         return next(iter(read_vectors(self.table.io, [vector]).values()))
-
-
-def _names(parquet: pq.ParquetFile) -> Iterator[tuple[str, int]]:
-    """Yield name and field id of a file's columns."""
-    for column in parquet.schema_arrow:
-        if column.metadata and _FIELD_ID in column.metadata:
-            yield column.name, int(column.metadata[_FIELD_ID])
-
-
-def _type(columns: pa.Schema, column: NestedField) -> pa.DataType:
-    return columns.field(column.name).type
-
-
-def _has_same_fields(stored: pa.Field, wanted: pa.Field) -> bool:
-    """Whether two columns have the same fields within them, by name and field id."""
-    one, other = stored.type, wanted.type
-    if not pa.types.is_nested(other):
-        return True
-    if one.num_fields != other.num_fields:
-        return False
-    pairs = [(one.field(n), other.field(n)) for n in range(other.num_fields)]
-    is_struct = pa.types.is_struct(other)
-    return all(
-        (a.metadata or {}).get(_FIELD_ID) == (b.metadata or {}).get(_FIELD_ID)
-        and (a.name == b.name or not is_struct)
-        and _has_same_fields(a, b)
-        for a, b in pairs
-    )
 
 
 def _range(values: pa.ChunkedArray) -> tuple[Any, Any] | None:
