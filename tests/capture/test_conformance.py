@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from lake_assets import Lake
 from lake_assets.capture import Capture
-from tests.support.capture_oracle import assert_upserts, bag, changes
+from tests.support.capture_oracle import assert_upserts, bag, changes, upserts_of
 from tests.support.iceberg_java import Java
 from tests.support.seeds import seeds
 
@@ -218,7 +218,7 @@ class Round:
             else:
                 updates = capture.events(self.spark).where("op = 'u'").collect()
                 assert all(bag([u["before"]]) != bag([u["after"]]) for u in updates), "an update changed nothing"
-            assert_upserts(capture, bag(capture.upserts(self.spark).collect()), added, before & after)
+            assert_upserts(capture, upserts_of(capture, self.spark), added, before & after)
             self.check_signed(capture, before, after)
 
     def check_pairs(self, rows: list[Any], keys: list[str]) -> None:

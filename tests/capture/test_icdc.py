@@ -15,6 +15,7 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from lake_assets import Lake
 from lake_assets.capture import icdc, icdc_metadata
 from lake_assets.errors import CaptureWriteError, CatalogUnavailableError
+from lake_assets.lake import thresholds
 from lake_assets.runtime.processes import owner
 from tests.support.capture_oracle import bag
 
@@ -58,7 +59,8 @@ def test_spark_and_pyiceberg_read_the_same(lake: Lake, namespace: str, version: 
         assert tables.after not in {str(t) for t in lake.tables("icdc")}
 
 
-def test_dataframes_live_as_long_as_the_capture(lake: Lake, namespace: str) -> None:
+def test_dataframes_live_as_long_as_the_capture(lake: Lake, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thresholds, "LOCAL_FILES", 0)
     spark, table = lake.spark(), f"{namespace}.t"
     spark.sql(f"CREATE TABLE {table} (id INT) USING iceberg")
     spark.sql(f"INSERT INTO {table} VALUES (1), (2)")
@@ -75,6 +77,7 @@ def test_dataframes_live_as_long_as_the_capture(lake: Lake, namespace: str) -> N
 def test_leftovers_of_killed_runs_are_found_and_swept(
     lake: Lake, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(thresholds, "LOCAL_FILES", 0)
     spark, table = lake.spark(), f"{namespace}.t"
     spark.sql(f"CREATE TABLE {table} (id INT) USING iceberg")
     spark.sql(f"INSERT INTO {table} VALUES (1)")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from tests.support.capture_oracle import assert_upserts, bag, changes
+from tests.support.capture_oracle import assert_upserts, bag, changes, upserts_of
 from tests.support.mixed_history import MixedHistory
 from tests.support.seeds import seeds
 
@@ -50,7 +50,7 @@ def check(history: MixedHistory, start: int | None, end: int | None) -> None:
         assert before - away + added == after
         if keys or not all(part.has_lineage for part in capture._parts):
             assert (away, added) == (before - after, after - before)
-        assert_upserts(capture, bag(capture.upserts(spark).collect()), added, before & after)
+        assert_upserts(capture, upserts_of(capture, spark), added, before & after)
         at = capture.columns.index("id")
         assert set(bag(capture.keys(spark, ["id"]).collect())) >= {(row[at],) for row in away | added}
         net = Counter(before)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from lake_assets import Lake
-from tests.support.capture_oracle import assert_upserts, bag, changes, fields
+from tests.support.capture_oracle import assert_upserts, bag, changes, fields, upserts_of
 from tests.support.iceberg_java import Java
 from tests.support.seeds import histories
 
@@ -231,7 +231,7 @@ class Histories(RuleBasedStateMachine):
             away, added = changes(capture.feed(spark))
             assert not away - before, "rows were taken away that are not there"
             assert before - away + added == after
-            assert_upserts(capture, bag(capture.upserts(spark).collect()), added, before & after)
+            assert_upserts(capture, upserts_of(capture, spark), added, before & after)
             if capture.is_empty:
                 assert before == after
 
