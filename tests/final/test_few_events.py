@@ -105,7 +105,7 @@ def test_few_events_are_counted_and_reduced_as_many_are(
 ) -> None:
     monkeypatch.setattr(thresholds, "LOCAL_FILES", 50)
     compared = Compared(lake, monkeypatch)
-    feed = Feed(lake, {"source": "public.t", **DECLARED[declared]})
+    feed = Feed(lake, {"table": "public.t", **DECLARED[declared]})
     delivered: list[Event] = []
     for batch in batches(random.Random(f"{declared} {seed}")):
         delivered += batch
