@@ -99,7 +99,9 @@ class Compared:
 
 
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 12)])
-@pytest.mark.parametrize("declared", [*DECLARED])
+@pytest.mark.parametrize(
+    "declared", [*DECLARED][:2] + [pytest.param(d, marks=pytest.mark.long) for d in [*DECLARED][2:]]
+)
 def test_few_events_are_counted_and_reduced_as_many_are(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, declared: str, seed: int
 ) -> None:

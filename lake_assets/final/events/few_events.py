@@ -76,8 +76,7 @@ class FewEvents:
             return Refused(f"Arrow does not hold {other} as Spark does")
         every = [*map(quote, target.items), *TECHNICAL, PARTIAL]
         rows = events.selectExpr(*every, *(f"{sql} AS {name}" for name, sql in looks(target, before).items())).toArrow()
-        by = [(name, "ascending") for name in (SEQUENCE, POSITION, INDEX)]
-        return cls(target, rows.take(pc.sort_indices(rows, sort_keys=by, null_placement="at_start")))
+        return cls(target, _sorted(rows, SEQUENCE, POSITION, INDEX))
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the events as a frame."""
@@ -90,7 +89,7 @@ class FewEvents:
         rows, last = self.rows, _last
         high = (last(rows[SEQUENCE]), last(rows[POSITION])) if rows.num_rows else None
         op, truncated = rows[OP], self._of_op(TRUNCATE)
-        arrived = rows.take(pc.sort_indices(rows, sort_keys=[(POSITION, "ascending"), (INDEX, "ascending")]))
+        arrived = _sorted(rows, POSITION, INDEX)
         latest, of_high = last(arrived[TRANSACTION]), last(rows[TRANSACTION])
         logs = (*pc.min_max(rows[LOG]).as_py().values(), last(rows[ABSORBED_LOG]))
         return checked(
@@ -161,6 +160,14 @@ class FewEvents:
 
 def _is_handed_on(kind: str) -> bool:
     return (kind in _KEYS or kind.startswith(_OTHERS)) and not any(other in kind for other in _NOT_HANDED_ON)
+
+
+def _sorted(rows: pa.Table, *by: str) -> pa.Table:
+    """Return rows in the order of some columns, as Spark compares them: null comes first."""
+    keys: dict[str, Any] = {}
+    for name in by:
+        keys |= {f"{name} is known": pc.is_valid(rows[name]), name: rows[name]}
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=[(key, "ascending") for key in keys]))
 
 
 def _count(flags: Any) -> int:
