@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -415,6 +416,22 @@ def test_values_that_python_cannot_represent_are_written_without_bounds(
         assert world.merged(f"SELECT id, {text} AS text, timestamp '{at}' AS at FROM range(5, 12)")
         found = f"SELECT * FROM lake.db.position WHERE text = {text} AND at = timestamp '{at}'"
         assert lake.spark().sql(found).count() == 7
+
+
+def test_filters_of_readers_find_nan(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _Pair(lake, monkeypatch, "id bigint; x double; f float; l array<float>")
+    world.sql("INSERT INTO {t} SELECT id, 1.0D, float(1), array(float(1)) FROM range(9)")
+    assert world.merged(
+        "SELECT id, if(id = 25, double('nan'), 1.0D) AS x, if(id > 25, float('nan'), float(1)) AS f, "
+        "array(float('nan'), float(id)) AS l FROM range(20, 30)"
+    )
+    paths = lake.table("db.position").inspect.data_files()["file_path"].to_pylist()
+    files = [path.removeprefix("file:").removeprefix("//") for path in paths]
+    for where, count in (("x > 5", 1), ("x = double('nan')", 1), ("f > 5", 4), ("isnan(f)", 4), ("id = 7", 1)):
+        assert lake.spark().sql(f"SELECT * FROM lake.db.position WHERE {where}").count() == count, where
+        in_duckdb = where.replace("double('nan')", "'nan'::double")
+        found = duckdb.connect().execute(f"SELECT count(*) FROM read_parquet({files}) WHERE {in_duckdb}").fetchone()
+        assert found == (count,), where
 
 
 def test_rows_are_written_in_the_order_of_a_field_within_a_column(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,9 +164,12 @@ class NewFiles:
         schema = _with_row_ids(self.table.schema()) if ROW_ID in rows.column_names else self.table.schema()
         path, arrow = self._new_path(".parquet"), schema_to_pyarrow(schema)
         sink = pa.BufferOutputStream()
+        paths, unbounded = parquet_path_to_id_mapping(schema), _with_nan(rows)
         pq.write_table(
             rows.select(arrow.names).cast(arrow),
             sink,
+            # Bounds leave NaN out, which to Spark and DuckDB is the largest number: readers would skip it.
+            write_statistics=[p for p, id_ in paths.items() if schema.find_column_name(id_) not in unbounded],
             compression=_codec(self.table),
             # Iceberg's; PyArrow's own is 1.
             compression_level=_ZSTD_LEVEL if _codec(self.table) == "zstd" else None,
@@ -177,7 +180,8 @@ class NewFiles:
         )
         content = sink.getvalue()
         size = self._write(path, content)
-        statistics = _statistics(content, schema, self.table.properties)
+        none = {f"write.metadata.metrics.column.{c}": "none" for c in unbounded}
+        statistics = _statistics(content, schema, {**self.table.properties, **none})
         spec = self.table.spec()
         described = {
             "spec-id": spec.spec_id,
@@ -222,6 +226,12 @@ class _Vector:
             "content-size-in-bytes": self.length,
         }
         return json.dumps(described)
+
+
+def _with_nan(rows: pa.Table) -> set[str]:
+    """Return the columns that hold a NaN."""
+    floating = [f.name for f in rows.schema if pa.types.is_floating(f.type)]
+    return {name for name in floating if pc.any(pc.is_nan(rows[name])).as_py()}
 
 
 def _statistics(content: pa.Buffer, schema: Schema, properties: Mapping[str, str]) -> dict[str, Any]:
