@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from figures import Required, show
+from figures import Required, cpu_seconds, show
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -43,11 +43,16 @@ from lake_assets.tables.writing.table_writer import TableWriter
 TABLE = TableId(("bench",), "final")
 COLUMNS = ["id", "code", "a", "b", "name", "amount", "ts"]
 KEYS: dict[str, list[str]] = {"a number": ["id"], "a text": ["code"], "two numbers": ["a", "b"]}
+# Partitioning, order of the rows, number of files (fewer in small tables), and how a MERGE writes.
 LAYOUTS = {
-    "scattered": ("", "xxhash64(id)"),
-    "clustered": ("", "id"),
-    "bucketed": ("PARTITIONED BY (bucket(16, id))", "xxhash64(id)"),
+    "scattered": ("", "xxhash64(id)", 16, "merge-on-read"),
+    "clustered": ("", "id", 16, "merge-on-read"),
+    "bucketed": ("PARTITIONED BY (bucket(16, id))", "xxhash64(id)", 16, "merge-on-read"),
+    "many files": ("", "xxhash64(id)", 200, "merge-on-read"),
+    "copy-on-write": ("", "xxhash64(id)", 16, "copy-on-write"),
 }
+ROWS_A_FILE = 1_000
+DEFAULT = ["scattered", "clustered", "bucketed"]
 # Up to this many changes are one partition, and so one file, in the product.
 FEW = thresholds.SMALL_INPUT_ROWS
 REQUIRED: dict[str, Required] = {
@@ -68,18 +73,19 @@ def row(of: str) -> str:
 
 
 def make(lake: Lake, layout: str, rows: int) -> int:
-    """Create the table (merge-on-read); return its snapshot."""
-    partitioned, order = LAYOUTS[layout]
+    """Create the table; return its snapshot."""
+    partitioned, order, files, mode = LAYOUTS[layout]
     lake.ensure_namespace(TABLE.namespace)
     spark, name = lake.spark(), lake.sql_name(TABLE)
     spark.sql(f"DROP TABLE IF EXISTS {name} PURGE")
     properties = {
-        "format-version": "3", "write.delete.mode": "merge-on-read", "write.update.mode": "merge-on-read",
-        "write.merge.mode": "merge-on-read", "write.distribution-mode": "none",
+        "format-version": "3", "write.delete.mode": mode, "write.update.mode": mode,
+        "write.merge.mode": mode, "write.distribution-mode": "none",
         "write.merge.distribution-mode": "none", "write.parquet.compression-codec": "zstd",
     }  # fmt: skip
     property_list = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-    hint = "REPARTITION_BY_RANGE(16, o)" if layout == "clustered" else "REPARTITION(16, o)"
+    files = max(1, min(files, rows // ROWS_A_FILE))
+    hint = f"REPARTITION{'_BY_RANGE' if layout == 'clustered' else ''}({files}, o)"
     spark.sql(
         f"CREATE TABLE {name} USING iceberg {partitioned} TBLPROPERTIES ({property_list}) "
         f"AS SELECT {', '.join(COLUMNS)} FROM "
@@ -169,9 +175,11 @@ def in_spark(lake: Lake, source: DataFrame, key: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Timed:
-    """Median seconds, description and resulting table of a step; bytes read, and written as data and vectors."""
+    """Median seconds, of time and of CPU, description and resulting table of a step; bytes read, and written as data
+    and vectors."""
 
     seconds: float
+    cpu: float
     description: str
     contents: Any
     read: int
@@ -182,18 +190,20 @@ class Timed:
 def timed(lake: Lake, base: int, repeat: int, step: Callable[[], str]) -> Timed:
     """Run a step several times over the same table."""
     seconds: list[float] = []
+    cpu: list[float] = []
     description, contents, data, deletes, read = "", None, 0, 0, 0
     for turn in range(repeat + 1):
-        before, began = bytes_read(), time.perf_counter()
+        before, used, began = bytes_read(), cpu_seconds(), time.perf_counter()
         description = step()
         if turn:
             seconds.append(time.perf_counter() - began)
+            cpu.append(cpu_seconds() - used)
             read = bytes_read() - before
         else:
             contents = state(lake)
             data, deletes = bytes_written(lake)
         lake.spark().sql(f"CALL `{lake.config.name}`.system.rollback_to_snapshot({literal(str(TABLE))}, {base})")
-    return Timed(statistics.median(seconds), description, contents, read, data, deletes)
+    return Timed(statistics.median(seconds), statistics.median(cpu), description, contents, read, data, deletes)
 
 
 def state(lake: Lake) -> tuple[Any, ...]:
@@ -216,13 +226,13 @@ def main() -> int:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="bench-merge-") as temp:
         lake = Lake(LakeConfig(home=Path(temp), spark=SparkConfig(driver_memory="8g")))
-        for layout in args.layout or list(LAYOUTS):
+        for layout in args.layout or DEFAULT:
             base = make(lake, layout, args.rows)
             for count in args.changes:
                 source = changes(lake, count, args.rows)
                 rows = bytes_of_rows(lake, source)
                 for name, key in KEYS.items():
-                    if layout != "scattered" and (name != "a number" or count == 10):
+                    if layout != "scattered" and name != "a number":
                         continue
                     what = f"{layout}, {count:,} keys of {name}"
                     plain_merge = timed(lake, base, 1, lambda k=key, s=source: plain(lake, s, k))
@@ -233,13 +243,17 @@ def main() -> int:
                     )
                     text = (
                         f"{plain_merge.seconds:.2f} s plain, {spark_merge.seconds:.2f} s in Spark, "
-                        f"{ours.seconds:.2f} s: {ours.description}"
+                        f"{ours.seconds:.2f} s (of CPU: {plain_merge.cpu:.2f}, {spark_merge.cpu:.2f}, {ours.cpu:.2f}): "
+                        f"{ours.description}"
                     )
                     print(f"{what}: {text}", file=sys.stderr, flush=True)
                     figures[f"{what}: seconds, plain MERGE"] = plain_merge.seconds
                     figures[f"{what}: seconds, in Spark"] = spark_merge.seconds
                     figures[f"{what}: times faster than in Spark"] = spark_merge.seconds / ours.seconds
                     figures[f"{what}: seconds"] = ours.seconds
+                    figures[f"{what}: CPU seconds, plain MERGE"] = plain_merge.cpu
+                    figures[f"{what}: CPU seconds, in Spark"] = spark_merge.cpu
+                    figures[f"{what}: CPU seconds"] = ours.cpu
                     figures[f"{what}: times faster than a plain MERGE"] = plain_merge.seconds / ours.seconds
                     figures[f"{what}: how"] = ours.description
                     figures[f"{what}: MB read, plain MERGE"] = plain_merge.read / 1e6

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -18,11 +19,12 @@ from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.tables.writing import branch_writer
-from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update, insert
+from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update, insert, source_values
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.row_differences import FOUND
 from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_writer import TableWriter
+from tests.support.iceberg_java import Java
 from tests.support.seeds import long_seeds
 
 pytestmark = pytest.mark.spark
@@ -312,6 +314,131 @@ def test_tables_that_it_cannot_write_are_left_to_spark(
         world.writer(name).merge(_source(lake, 3, 5), Match(["id"]), clauses)
     assert not world.is_by_position("position")
     assert world.rows("position") == world.rows("spark")
+
+
+class _Pair(World):
+    """A pair of tables with a key `id`, and any other columns."""
+
+    def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch, columns: str, partition: str = "") -> None:
+        lake.ensure_namespace(("db",))
+        types = dict(c.strip().split(" ", 1) for c in columns.split(";"))
+        super().__init__(lake, random.Random(0), ["id"], types, monkeypatch)
+        self.sql(
+            f"CREATE TABLE {{t}} ({columns.replace(';', ',')}) USING iceberg {partition} TBLPROPERTIES "
+            "('format-version' = '3', 'write.merge.mode' = 'merge-on-read', 'write.delete.mode' = 'merge-on-read')"
+        )
+
+    def merged(self, rows: str, clauses: Sequence[Clause] = ()) -> bool:
+        """Merge rows into both tables; return whether it was done by position, and with the same result."""
+        source = self.lake.spark().sql(rows)
+        clauses = clauses or [Update(values=source_values(list(self.types))), insert(list(self.types))]
+        for name, most in (("position", thresholds.POSITION_VALUES), ("spark", 0)):
+            with self.monkeypatch.context() as patch:
+                patch.setattr(thresholds, "POSITION_VALUES", most)
+                self.writer(name).merge(source, Match(self.key), clauses, at_most=100)
+        one, other = (
+            self.lake.spark().sql(f"SELECT to_json(struct(*)) FROM lake.db.{name}").collect()
+            for name in ("position", "spark")
+        )
+        assert sorted(one) == sorted(other)
+        return self.is_by_position("position")
+
+
+# By what is special: the columns, the partitioning or order, the first rows, and the rows that are merged.
+ODD_TABLES: Mapping[str, tuple[str, str, str, str]] = {
+    "partitions of a field within a column, of the name of another": (
+        "id bigint; s struct<v:int>; v int", "PARTITIONED BY (s.v)",
+        "SELECT id, named_struct('v', int(id % 3)) AS s, 7 AS v FROM range(9)",
+        "SELECT id, named_struct('v', int(id % 4)) AS s, 9 AS v FROM range(5, 12)",
+    ),
+    "partitions after the year 9999": (
+        "id bigint; at timestamp", "PARTITIONED BY (days(at))",
+        "SELECT id, timestamp '2020-01-01' AS at FROM range(9)",
+        "SELECT id, timestamp '+12000-01-01' AS at FROM range(5, 12)",
+    ),
+    "values of other types": (
+        "id bigint; n int; d decimal(7,2)", "",
+        "SELECT id, int(id) AS n, 1.5 AS d FROM range(9)",
+        "SELECT id, 1.5D AS n, 2.555 AS d FROM range(5, 12)",
+    ),
+    "keys of other types": (
+        "id int; n int", "",
+        "SELECT int(id) AS id, int(id) AS n FROM range(9)",
+        "SELECT id + 0.5D AS id, 0 AS n FROM range(3)",
+    ),
+    "names of another case": (
+        "id bigint; V int", "",
+        "SELECT id, int(id) AS V FROM range(9)",
+        "SELECT id, int(-id) AS v FROM range(5, 12)",
+    ),
+    "null structs with a field that is never null, in a list": (
+        "id bigint; l array<struct<x:int>>", "",
+        "SELECT id, array(named_struct('x', 1)) AS l FROM range(9)",
+        "SELECT id, array(named_struct('x', 1), null) AS l FROM range(5, 12)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ODD_TABLES)
+def test_odd_tables_and_sources_are_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    columns, partition, first, merged = ODD_TABLES[what]
+    world = _Pair(lake, monkeypatch, columns, partition)
+    world.sql(f"INSERT INTO {{t}} {first}")
+    assert not world.merged(merged)
+
+
+def test_defaults_of_new_rows_are_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _Pair(lake, monkeypatch, "id bigint; n int")
+    world.sql("INSERT INTO {t} SELECT id, int(id) FROM range(9)")
+    iceberg: Any = lake.spark()._jvm.org.apache.iceberg  # type: ignore[union-attr]
+    for name in ("position", "spark"):
+        change = Java(lake).table(f"db.{name}").updateSchema()
+        change.addColumn("d", iceberg.types.Types.IntegerType.get(), iceberg.expressions.Literal.of(7)).commit()
+    assert not world.merged("SELECT id FROM range(20, 22)", [Insert(values={"id": "s.`id`"})])
+    assert lake.spark().sql("SELECT * FROM lake.db.position WHERE d = 7").count() == 11
+
+
+@pytest.mark.parametrize("setting", ["'write.metadata.metrics.default' = 'rubbish'", ""])
+def test_values_that_python_cannot_represent_are_written_without_bounds(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    world = _Pair(lake, monkeypatch, "id bigint; text string; at timestamp")
+    if setting:
+        world.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({setting})")
+    world.sql("INSERT INTO {t} SELECT id, 'x', timestamp '2020-01-01' FROM range(9)")
+    # The upper bound of the first text would end with half of a surrogate pair; the second one is no UTF-8.
+    for text, at in (
+        ("concat(repeat('a', 15), decode(X'ED9FBF', 'UTF-8'), 'z')", "2020-01-01"),
+        ("CAST(X'61FF62' AS STRING)", "2020-01-01"),
+        ("'x'", "+20000-01-01"),
+        ("repeat('long', 3000)", "-0100-01-01"),
+    ):
+        assert world.merged(f"SELECT id, {text} AS text, timestamp '{at}' AS at FROM range(5, 12)")
+        found = f"SELECT * FROM lake.db.position WHERE text = {text} AND at = timestamp '{at}'"
+        assert lake.spark().sql(found).count() == 7
+
+
+def test_filters_of_readers_find_nan(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _Pair(lake, monkeypatch, "id bigint; x double; f float; l array<float>")
+    world.sql("INSERT INTO {t} SELECT id, 1.0D, float(1), array(float(1)) FROM range(9)")
+    assert world.merged(
+        "SELECT id, if(id = 25, double('nan'), 1.0D) AS x, if(id > 25, float('nan'), float(1)) AS f, "
+        "array(float('nan'), float(id)) AS l FROM range(20, 30)"
+    )
+    paths = lake.table("db.position").inspect.data_files()["file_path"].to_pylist()
+    files = [path.removeprefix("file:").removeprefix("//") for path in paths]
+    for where, count in (("x > 5", 1), ("x = double('nan')", 1), ("f > 5", 4), ("isnan(f)", 4), ("id = 7", 1)):
+        assert lake.spark().sql(f"SELECT * FROM lake.db.position WHERE {where}").count() == count, where
+        in_duckdb = where.replace("double('nan')", "'nan'::double")
+        found = duckdb.connect().execute(f"SELECT count(*) FROM read_parquet({files}) WHERE {in_duckdb}").fetchone()
+        assert found == (count,), where
+
+
+def test_rows_are_written_in_the_order_of_a_field_within_a_column(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _Pair(lake, monkeypatch, "id bigint; s struct<a:int>")
+    world.sql("ALTER TABLE {t} WRITE ORDERED BY s.a")
+    world.sql("INSERT INTO {t} SELECT id, named_struct('a', int(id)) FROM range(9)")
+    assert world.merged("SELECT id, named_struct('a', int(-id)) AS s FROM range(5, 12)")
 
 
 def test_rows_that_share_a_key_are_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

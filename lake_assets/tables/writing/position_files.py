@@ -41,11 +41,62 @@ from pyroaring import BitMap64
 
 from lake_assets.capture.files.deletion_vectors import Puffin
 from lake_assets.capture.files.manifests import Entry
+from lake_assets.errors import Refused
 from lake_assets.tables.writing.key_lookup import pc
 from lake_assets.tables.writing.stored_rows import ROW_ID, ROW_ID_FIELD, StoredFile
 
 log = logging.getLogger(__name__)
 _ZSTD_LEVEL = 3
+# PyIceberg's conversions of dates and times after the year 9999, of texts that are no UTF-8, and the like.
+_NO_PYTHON_VALUE = (ValueError, ArithmeticError)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one partition, with the table's columns and `ROW_ID` (null for a new row).
+
+    Attributes:
+        rows: the rows.
+        partition: the partition as JSON values.
+    """
+
+    rows: pa.Table
+    partition: Sequence[Any]
+
+    @classmethod
+    def all_of(cls, table: Table, rows: pa.Table, key: Sequence[str]) -> list[Part] | Refused:
+        """Return rows by partition; a refusal if Python cannot represent a partition value.
+
+        They are in the table's order; if it has none, in that of a key: such files compress well.
+        """
+        rows = rows.take(_order(table, rows, key))
+        try:
+            return [cls(part, partition) for partition, part in _partitions(table, rows)]
+        except _NO_PYTHON_VALUE as e:
+            return Refused(f"a partition value is not computed here: {e}")
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The deleted positions of one data file, with those that were deleted before.
+
+    Attributes:
+        file: the file.
+        positions: the positions.
+        partition: the file's partition as JSON values.
+    """
+
+    file: StoredFile
+    positions: BitMap64
+    partition: Sequence[Any]
+
+    @classmethod
+    def of(cls, table: Table, file: StoredFile, positions: BitMap64) -> Deleted | Refused:
+        """Return positions of a file; a refusal if Python cannot represent a value of its partition."""
+        try:
+            return cls(file, positions, _stored_partition(file.entry, table))
+        except _NO_PYTHON_VALUE as e:
+            return Refused(f"a partition value is not described here: {e}")
 
 
 @dataclass
@@ -65,44 +116,37 @@ class NewFiles:
     """Descriptions of the deletion vectors that new ones replace."""
     _paths: list[str] = field(default_factory=list)
 
-    def add_rows(self, rows: pa.Table, key: Sequence[str]) -> None:
-        """Write rows, with the table's columns and `ROW_ID` (null for a new row), to a file per partition.
-
-        They are in the table's order; if it has none, in that of a key: such files compress well.
-        """
+    def add_rows(self, part: Part) -> None:
+        """Write the rows of one partition to a file."""
+        rows = part.rows
         if not rows.column(ROW_ID).null_count < rows.num_rows:
             rows = rows.drop_columns([ROW_ID])
-        rows = rows.take(_order(self.table, rows, key))
-        for partition, part in _partitions(self.table, rows):
-            self._add_file(part, partition)
+        self._add_file(rows, part.partition)
 
-    def add_vectors(self, deleted: Sequence[tuple[StoredFile, BitMap64]]) -> None:
+    def add_vectors(self, deleted: Sequence[Deleted]) -> None:
         """Write the deletion vectors of data files, each with all of its deleted positions, to one file."""
         if not deleted:
             return
         path = self._new_path("-deletes.puffin")
         puffin = Puffin(path)
-        described = [(file, *puffin.write(file.entry.path, positions)) for file, positions in deleted]
+        written = [(d, *puffin.write(d.file.entry.path, d.positions)) for d in deleted]
         size = self._write(path, puffin.content())
-        for file, offset, length, count in described:
-            of = _Vector(path, size, offset, length, count, file.entry.path)
-            self.vectors.append(of.described(file.entry, self.table))
-            if (old := file.vector) is not None:
+        for d, offset, length, count in written:
+            self.vectors.append(_Vector(path, size, offset, length, count).described(d))
+            if (old := d.file.vector) is not None:
+                file = old.file
                 of = _Vector(
-                    old.path,
-                    old.file["file_size_in_bytes"],
-                    old.offset,
-                    old.file["content_size_in_bytes"],
-                    old.records,
-                    file.entry.path,
+                    old.path, file["file_size_in_bytes"], old.offset, file["content_size_in_bytes"], old.records
                 )
-                self.replaced.append(of.described(file.entry, self.table))
+                self.replaced.append(of.described(d))
 
     def delete_all(self) -> None:
         """Delete the written files; what cannot be deleted is logged."""
         for path in self._paths:
             try:
                 self.table.io.delete(path)
+            except FileNotFoundError:
+                continue  # it was not written after all
             except OSError as e:
                 log.warning("%s belongs to no snapshot, and could not be deleted: %s", path, e)
 
@@ -120,22 +164,24 @@ class NewFiles:
         schema = _with_row_ids(self.table.schema()) if ROW_ID in rows.column_names else self.table.schema()
         path, arrow = self._new_path(".parquet"), schema_to_pyarrow(schema)
         sink = pa.BufferOutputStream()
+        paths, unbounded = parquet_path_to_id_mapping(schema), _with_nan(rows)
         pq.write_table(
             rows.select(arrow.names).cast(arrow),
             sink,
+            # Bounds leave NaN out, which to Spark and DuckDB is the largest number: readers would skip it.
+            write_statistics=[p for p, id_ in paths.items() if schema.find_column_name(id_) not in unbounded],
             compression=_codec(self.table),
             # Iceberg's; PyArrow's own is 1.
             compression_level=_ZSTD_LEVEL if _codec(self.table) == "zstd" else None,
             store_schema=False,
             store_decimal_as_integer=True,
+            # One row group: PyIceberg takes the bounds of some for those of all if others have none, as of long texts.
+            row_group_size=rows.num_rows,
         )
         content = sink.getvalue()
         size = self._write(path, content)
-        statistics = data_file_statistics_from_parquet_metadata(
-            pq.read_metadata(pa.BufferReader(content)),
-            compute_statistics_plan(schema, dict(self.table.properties)),
-            parquet_path_to_id_mapping(schema),
-        ).to_serialized_dict()
+        none = {f"write.metadata.metrics.column.{c}": "none" for c in unbounded}
+        statistics = _statistics(content, schema, {**self.table.properties, **none})
         spec = self.table.spec()
         described = {
             "spec-id": spec.spec_id,
@@ -164,31 +210,54 @@ class _Vector:
     offset: int
     length: int
     records: int
-    of: str
 
-    def described(self, entry: Entry, table: Table) -> str:
+    def described(self, of: Deleted) -> str:
         """Return its description; it has the partition of its data file."""
         described = {
-            "spec-id": entry.spec_id,
+            "spec-id": of.file.entry.spec_id,
             "content": "position-deletes",
             "file-path": self.path,
             "file-format": "puffin",
-            "partition": _stored_partition(entry, table),
+            "partition": of.partition,
             "record-count": self.records,
             "file-size-in-bytes": self.size,
-            "referenced-data-file": self.of,
+            "referenced-data-file": of.file.entry.path,
             "content-offset": self.offset,
             "content-size-in-bytes": self.length,
         }
         return json.dumps(described)
 
 
+def _with_nan(rows: pa.Table) -> set[str]:
+    """Return the columns that hold a NaN."""
+    floating = [f.name for f in rows.schema if pa.types.is_floating(f.type)]
+    return {name for name in floating if pc.any(pc.is_nan(rows[name])).as_py()}
+
+
+def _statistics(content: pa.Buffer, schema: Schema, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return the statistics of a Parquet file; without bounds, if Python cannot represent one of them."""
+    metadata, paths = pq.read_metadata(pa.BufferReader(content)), parquet_path_to_id_mapping(schema)
+
+    def statistics(settings: Mapping[str, str]) -> dict[str, Any]:
+        plan = compute_statistics_plan(schema, dict(settings))
+        return data_file_statistics_from_parquet_metadata(metadata, plan, paths).to_serialized_dict()
+
+    try:
+        return statistics(properties)
+    except _NO_PYTHON_VALUE as e:  # or a setting that Spark does not mind
+        log.debug("a file without bounds: %s", e)
+        return statistics({"write.metadata.metrics.default": "counts"})
+
+
 def refused_partitioning(table: Table) -> str:
     """Return why files of a table cannot be described; empty: they can."""
     schema = table.schema()
+    columns = {f.field_id for f in schema.fields}
     for spec in table.specs().values():
         for f in spec.fields:
-            if f.source_id not in schema.field_ids:
+            if f.source_id not in columns and f.source_id in schema.field_ids:
+                return f"the table was partitioned by a field within a column ({f.name})"
+            if f.source_id not in columns:
                 return f"the table was partitioned by a dropped column ({f.name})"
             kind = schema.find_field(f.source_id).field_type
             if not isinstance(f.transform, _TRANSFORMS) or isinstance(kind, FloatType | DoubleType):
@@ -258,11 +327,11 @@ def _partition_values(schema: Schema, field: PartitionField, rows: pa.Table) -> 
 
 def _order(table: Table, rows: pa.Table, key: Sequence[str]) -> Any:
     """Return the order of rows in a file: by the table's sort order, as far as it names columns, or by a key."""
-    schema, keys = table.schema(), list[tuple[str, str]]()
+    columns, keys = {f.field_id: f.name for f in table.schema().fields}, list[tuple[str, str]]()
     for f in table.sort_order().fields:
-        if not isinstance(f.transform, IdentityTransform) or f.source_id not in schema.field_ids:
+        if not isinstance(f.transform, IdentityTransform) or f.source_id not in columns:
             break
-        keys.append((schema.find_field(f.source_id).name, "ascending" if f.direction.value == "asc" else "descending"))
+        keys.append((columns[f.source_id], "ascending" if f.direction.value == "asc" else "descending"))
     return pc.sort_indices(rows, sort_keys=keys or [(k, "ascending") for k in key])
 
 

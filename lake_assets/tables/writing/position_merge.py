@@ -9,7 +9,7 @@ docs/decisions/0053-commits-by-position.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -40,10 +40,10 @@ from lake_assets.errors import LakeError, Refused
 from lake_assets.lake import thresholds
 from lake_assets.tables.spark_tuning import size_of
 from lake_assets.tables.writing._compat import has_jvm
-from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update
+from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update, plain_column
 from lake_assets.tables.writing.merge_pairs import Chosen, Flags, HeldRows, Pairs, Source
-from lake_assets.tables.writing.position_files import NewFiles, refused_partitioning
-from lake_assets.tables.writing.stored_rows import ROW_ID, StoredFile, StoredRows
+from lake_assets.tables.writing.position_files import Deleted, NewFiles, Part, refused_partitioning
+from lake_assets.tables.writing.stored_rows import ROW_ID, StoredRows
 
 _KEYS = (
     BooleanType,
@@ -66,26 +66,24 @@ class PositionMerge:
     """A MERGE whose rows have been found, and not yet written.
 
     Attributes:
-        rows: the rows to write, with `ROW_ID`.
-        deleted: the deleted positions of each changed file, with those that were deleted before.
+        parts: the rows to write, by partition.
+        deleted: the deleted positions of each changed file.
         counts: how many rows are inserted, updated and deleted.
         searched: the number of rows in the source.
-        key: the columns that identify a row.
     """
 
     table: Table
-    rows: pa.Table
-    deleted: list[tuple[StoredFile, BitMap64]] = field(default_factory=list)
-    counts: tuple[int, int, int] = (0, 0, 0)
-    searched: int = 0
-    key: Sequence[str] = ()
+    parts: Sequence[Part]
+    deleted: Sequence[Deleted]
+    counts: tuple[int, int, int]
+    searched: int
 
     def written(self) -> NewFiles:
         """Write the files of the commit; if that fails, none of them is left."""
         files = NewFiles(self.table)
         try:
-            if self.rows.num_rows:
-                files.add_rows(self.rows, self.key)
+            for part in self.parts:
+                files.add_rows(part)
             files.add_vectors(self.deleted)
         except BaseException:
             files.delete_all()
@@ -116,7 +114,22 @@ def find(
     Returns:
         A refusal if MERGE has to do it, or does it as quickly.
     """
-    if why := _refused(spark, table, match, at_most, types):
+    try:
+        return _found(spark, table, types, rows, match, clauses, at_most)
+    except pa.ArrowException as e:  # such as null structs with fields that are never null, in lists
+        return Refused(f"Arrow does not convert the rows: {e}")
+
+
+def _found(
+    spark: SparkSession,
+    table: Table,
+    types: Mapping[str, str],
+    rows: DataFrame | HeldRows,
+    match: Match,
+    clauses: Sequence[Clause],
+    at_most: int | None,
+) -> PositionMerge | Refused:
+    if why := _refused(spark, table, match, at_most, types) or _refused_clauses(rows, table, types, match, clauses):
         return Refused(why)
     stored = _readable(lambda: StoredRows.of(table, match.key))
     if isinstance(stored, Refused):
@@ -141,7 +154,7 @@ def _readable(read: Callable[[], _T]) -> _T | Refused:
     """Return what was read; a refusal if files cannot be read: then it is Spark that reads them, or says why not."""
     try:
         return read()
-    except (OSError, LakeError, pa.ArrowException) as e:
+    except (OSError, LakeError) as e:
         return Refused(f"{type(e).__name__}: {e}")
 
 
@@ -156,6 +169,8 @@ def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | Non
         return "the table is declared to be rewritten"
     if properties.get("write.format.default", "parquet").lower() != "parquet":
         return "the table is not written as Parquet"
+    if "write.location-provider.impl" in properties:
+        return "a class of Java decides where the table's files are"
     size, stored = size_of(table)
     if at_most is not None and (
         at_most * len(types) > thresholds.POSITION_VALUES
@@ -164,8 +179,8 @@ def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | Non
         return "too many rows change"
     if list(types) != [f.name for f in schema.fields]:
         return "the columns of the table are not known by name"
-    if any(not isinstance(schema.find_field(k).field_type, _KEYS) for k in match.key):
-        return "the type of the key is not compared here"
+    if any(k not in types or not isinstance(schema.find_field(k).field_type, _KEYS) for k in match.key):
+        return "the type of the key is not compared here, or it is spelled differently in the table"
     if other := next((f.name for f in schema.fields if not _is_written(f.field_type) or f.required), ""):
         return f"columns like {other} are not written here"
     return refused_partitioning(table)
@@ -181,7 +196,26 @@ def _is_written(kind: IcebergType) -> bool:
     return isinstance(kind, _VALUES)
 
 
-def _merge_of(table: Table, pairs: Pairs, chosen: Chosen) -> PositionMerge:
+def _refused_clauses(
+    rows: DataFrame | HeldRows, table: Table, types: Mapping[str, str], match: Match, clauses: Sequence[Clause]
+) -> str:
+    """Return why a source and its clauses are left to Spark, which ignores case, converts types and knows defaults;
+    empty: nothing."""
+    of_table = {c for clause in clauses for c in (*clause.values, *clause.stored_columns)}
+    if other := of_table - types.keys():
+        return f"the column {min(other)} is spelled differently in the table"
+    taken = [(k, k) for k in match.key]
+    taken += [(column, c) for clause in clauses for c, v in clause.values.items() if (column := plain_column(v))]
+    given = rows.types if isinstance(rows, HeldRows) else dict(rows.dtypes)
+    if other := next((s for s, t in taken if given.get(s) != types[t]), ""):
+        return f"the column {other} of the source has another type than in the table, or another spelling"
+    defaults = {f.name for f in table.schema().fields if f.write_default is not None}
+    if any(defaults - clause.values.keys() for clause in clauses if isinstance(clause, Insert)):
+        return "new rows get the default of a column"
+    return ""
+
+
+def _merge_of(table: Table, pairs: Pairs, chosen: Chosen) -> PositionMerge | Refused:
     """Return the changes that follow from the chosen clauses."""
     clauses = pairs.source.clauses
     kinds: list[type[Clause]] = [type(c) for c in clauses]
@@ -193,17 +227,23 @@ def _merge_of(table: Table, pairs: Pairs, chosen: Chosen) -> PositionMerge:
     written = np.flatnonzero(updates | inserts)
     row_ids = np.concatenate([*(m.row_ids for m in pairs.found), np.zeros(len(pairs.rows) - pairs.matched, np.int64)])
     arrow = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    rows = pa.table({})
+    parts: list[Part] | Refused = []
     if len(written):
         rows = chosen.values.take(pa.array(written)).cast(arrow)
         ids = pa.array(row_ids[written], pa.int64(), mask=inserts[written])
-        rows = rows.append_column(ROW_ID, ids)
-    deleted: list[tuple[StoredFile, BitMap64]] = []
+        parts = Part.all_of(table, rows.append_column(ROW_ID, ids), pairs.source.key)
+    if isinstance(parts, Refused):
+        return parts
+    deleted: list[Deleted] = []
     first, gone = 0, updates | deletes
     for m in pairs.found:
         here = gone[first : first + len(m.keys)]
         first += len(m.keys)
-        if here.any():
-            deleted.append((m.file, m.deleted | BitMap64(m.positions[here].tolist())))
+        if not here.any():
+            continue
+        of_file = Deleted.of(table, m.file, m.deleted | BitMap64(m.positions[here].tolist()))
+        if isinstance(of_file, Refused):
+            return of_file
+        deleted.append(of_file)
     counts = (int(inserts.sum()), int(updates.sum()), int(deletes.sum()))
-    return PositionMerge(table, rows, deleted, counts, pairs.source.rows.num_rows, pairs.source.key)
+    return PositionMerge(table, parts, deleted, counts, pairs.source.rows.num_rows)
