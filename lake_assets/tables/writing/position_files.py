@@ -165,11 +165,13 @@ class NewFiles:
         path, arrow = self._new_path(".parquet"), schema_to_pyarrow(schema)
         sink = pa.BufferOutputStream()
         paths, unbounded = parquet_path_to_id_mapping(schema), _with_nan(rows)
+        # PyArrow's types say that it is a boolean only.
+        bounded: Any = [p for p, id_ in paths.items() if schema.find_column_name(id_) not in unbounded]
         pq.write_table(
             rows.select(arrow.names).cast(arrow),
             sink,
             # Bounds leave NaN out, which to Spark and DuckDB is the largest number: readers would skip it.
-            write_statistics=[p for p, id_ in paths.items() if schema.find_column_name(id_) not in unbounded],
+            write_statistics=bounded,
             compression=_codec(self.table),
             # Iceberg's; PyArrow's own is 1.
             compression_level=_ZSTD_LEVEL if _codec(self.table) == "zstd" else None,
