@@ -10,6 +10,7 @@ seconds are of this process and its JVM, with what the JVM compiles meanwhile. T
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import statistics
 import sys
@@ -79,8 +80,9 @@ def both_ways(stream: Stream, rounds: int) -> tuple[Costs, Costs]:
     spark: Costs = defaultdict(list)
     for n in range(2 * rounds):
         stream.land(CHANGES)
-        usual = {name: getattr(thresholds, name) for name in BY_SPARK}
-        with mock.patch.multiple(thresholds, **(BY_SPARK if n % 2 else usual)):
+        with contextlib.ExitStack() as scope:
+            for name, value in BY_SPARK.items() if n % 2 else ():
+                scope.enter_context(mock.patch.object(thresholds, name, value))
             for table, cost in stream.run().items():
                 (spark if n % 2 else here)[table].append(cost)
     return here, spark
