@@ -106,6 +106,8 @@ def test_few_events_are_counted_and_reduced_as_many_are(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, declared: str, seed: int
 ) -> None:
     monkeypatch.setattr(thresholds, "LOCAL_FILES", 50)
+    if declared == "ignored":
+        monkeypatch.setattr(thresholds, "POSITION_VALUES", 0)  # the rows go to MERGE
     compared = Compared(lake, monkeypatch)
     feed = Feed(lake, {"table": "public.t", **DECLARED[declared]})
     delivered: list[Event] = []

@@ -127,20 +127,17 @@ def _groups_in(records: DataFrame, reader: EventFormat) -> list[_Group]:
 
 
 def _groups_held(records: pa.Table) -> list[_Group]:
-    columns = ("source_table", "schema_key", "position", "payload", "record")
-    groups: dict[tuple[str, str | None], _Group] = {}
-    for table, key, position, payload, record in zip(*(records[c].to_pylist() for c in columns), strict=True):
-        if table is None:
-            continue
-        has_payload = payload is not None
-        if (group := groups.get((table, key))) is None:
-            groups[table, key] = _Group(table, key, position, position, has_payload, has_payload, record)
-            continue
-        groups[table, key] = _Group(
-            table, key, max(group.last, position), min(group.first, position), group.short and has_payload,
-            group.payloads or has_payload, record if position < group.first else group.sample,
-        )  # fmt: skip
-    return list(groups.values())
+    has_payload = records["payload"].is_valid()
+    by = (*(records[c].to_pylist() for c in ("source_table", "schema_key", "position")), has_payload.to_pylist())
+    rows: dict[tuple[str, str | None], list[tuple[int, bool, int]]] = {}
+    for n, (table, key, position, is_short) in enumerate(zip(*by, strict=True)):
+        if table is not None:
+            rows.setdefault((table, key), []).append((position, is_short, n))
+    groups: list[_Group] = []
+    for (table, key), found in rows.items():
+        (first, _, n), (last, _, _), short = min(found), max(found), [is_short for _, is_short, _ in found]
+        groups.append(_Group(table, key, last, first, all(short), any(short), records["record"][n].as_py()))
+    return groups
 
 
 def schemas_of(schemas: BySource, table: SourceTable) -> list[BatchSchema]:
