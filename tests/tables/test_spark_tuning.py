@@ -75,7 +75,10 @@ def lake_with(conf: Conf, **declared: str) -> Any:
 
 
 WHOLE, FACTORY = "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode"
-SMALL, LARGE = {WHOLE: "false", FACTORY: "NO_CODEGEN"}, {WHOLE: "true", FACTORY: "FALLBACK"}
+LARGE = {WHOLE: "true", FACTORY: "FALLBACK"}
+ADAPTIVE, CONSTRAINTS = "spark.sql.adaptive.enabled", "spark.sql.constraintPropagation.enabled"
+ONCE = {ADAPTIVE: "false", CONSTRAINTS: "false", "spark.sql.shuffle.partitions": "1"}
+SMALL = {WHOLE: "false", FACTORY: "NO_CODEGEN", **ONCE}
 
 
 def captured(rows: int) -> Any:
@@ -85,13 +88,14 @@ def captured(rows: int) -> Any:
 @pytest.mark.parametrize("seed", range(20))
 def test_each_body_has_settings_that_fit_and_leaves_them_as_they_were(seed: int) -> None:
     dice = random.Random(seed)
-    conf = Conf(**dice.choice([{}, {WHOLE: "true"}, SMALL, {FACTORY: "CODEGEN_ONLY", "other": "1"}]))
+    conf = Conf(**dice.choice([{}, {WHOLE: "true"}, SMALL, {ADAPTIVE: "true", FACTORY: "CODEGEN_ONLY", "other": "1"}]))
     lake, before = lake_with(conf), dict(conf.settings)
     with ExitStack() as scope:
         for _ in range(dice.randint(1, 5)):
             is_small = dice.random() < 0.5
             scope.enter_context(tuned_for(lake, (), captured(1 if is_small else SMALL_INPUT_ROWS + 1)))
-            assert {k: conf.settings[k] for k in SMALL} == (SMALL if is_small else LARGE)
+            unchanged = {k: v for k, v in before.items() if k in ONCE}
+            assert {k: v for k, v in conf.settings.items() if k in SMALL} == (SMALL if is_small else LARGE | unchanged)
     assert conf.settings == before
 
 
@@ -108,5 +112,5 @@ def test_within_a_body_that_fits_nothing_is_set() -> None:
 def test_settings_of_the_lake_are_not_touched() -> None:
     conf = Conf(**{WHOLE: "true"})
     with tuned_for(lake_with(conf, **{WHOLE: "true"}), (), captured(1)):
-        assert conf.settings == {WHOLE: "true", FACTORY: "NO_CODEGEN"}
+        assert conf.settings == SMALL | {WHOLE: "true"}
     assert conf.settings == {WHOLE: "true"}

@@ -122,10 +122,10 @@ class FewEvents:
             stored: the types of the table's columns, as they are stored.
         """
         target, rows = self.target, self.rows
-        if any(stored[c] != kind for c, kind in target.types_of_items.items()):
-            return Refused("values are cast to the types of the table")
         if why := self._why_not(stats):
             return Refused(why)
+        if any(stored.get(c) != kind for c, kind in target.types_of_items.items()):
+            return Refused("values are cast to the types of the table")
         if target.spec.deletes == "ignore":
             rows = rows.filter(pc.not_equal(rows[OP], DELETE))
         ranked = rows.select(list(target.key)).append_column(_RANK, pa.array(np.arange(rows.num_rows)))
