@@ -49,7 +49,7 @@ def batches(choose: random.Random) -> Batches:
     """Windows in order, of whole transactions; then some that are late, repeated, truncated or omit values."""
     source = Source(TABLE, choose, value)
     ordered: Batches = []
-    for _ in range(5):
+    for _ in range(4):
         first = len(source.log)
         for _ in range(choose.randint(1, 6)):
             source.transaction(choose.choice(KEYS))
@@ -60,7 +60,7 @@ def batches(choose: random.Random) -> Batches:
         source.transaction(choose.choice(KEYS))
         if n == 4:
             source.truncate()
-    return [*ordered, *redelivered(choose, shuffled(choose, split(choose, source.log[first:], 3)))]
+    return [*ordered, *redelivered(choose, shuffled(choose, split(choose, source.log[first:], 2)))]
 
 
 class Compared:
@@ -100,7 +100,7 @@ class Compared:
 
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 12)])
 @pytest.mark.parametrize(
-    "declared", [*DECLARED][:2] + [pytest.param(d, marks=pytest.mark.long) for d in [*DECLARED][2:]]
+    "declared", [*DECLARED][:1] + [pytest.param(d, marks=pytest.mark.long) for d in [*DECLARED][1:]]
 )
 def test_few_events_are_counted_and_reduced_as_many_are(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, declared: str, seed: int
