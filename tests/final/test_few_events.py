@@ -49,9 +49,9 @@ def batches(choose: random.Random) -> Batches:
     """Windows in order, of whole transactions; then some that are late, repeated, truncated or omit values."""
     source = Source(TABLE, choose, value)
     ordered: Batches = []
-    for _ in range(4):
+    for _ in range(5):
         first = len(source.log)
-        for _ in range(choose.randint(1, 6)):
+        for _ in range(choose.randint(1, 3)):
             source.transaction(choose.choice(KEYS))
         ordered.append(source.log[first:])
     first = len(source.log)
@@ -118,7 +118,7 @@ def test_few_events_are_counted_and_reduced_as_many_are(
             final = feed.rows("final.t")
             expected = final_rows(delivered, final.columns, DECLARED[declared].get("deletes", "hard"))
             assert rows_of(final) == expected
-    assert compared.reduced or declared in ("soft", "versions")
+    assert compared.reduced or declared in ("soft", "versions"), compared.refused
     assert compared.refused
 
 
