@@ -21,21 +21,16 @@ from pyiceberg.types import (
     BooleanType,
     DateType,
     DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
     IntegerType,
-    ListType,
     LongType,
-    MapType,
     StringType,
-    StructType,
     TimestampType,
     TimestamptzType,
 )
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
+from lake_assets.capture.rows.few_rows import is_handed_on
 from lake_assets.errors import LakeError, Refused
 from lake_assets.lake import thresholds
 from lake_assets.tables.spark_tuning import size_of
@@ -56,7 +51,6 @@ _KEYS = (
     StringType,
     BinaryType,
 )
-_VALUES = (*_KEYS, FloatType, DoubleType)
 # Rows in memory are this many times as large as in compressed files, or more.
 _DECODED = 4
 
@@ -181,19 +175,9 @@ def _refused(spark: SparkSession, table: Table, match: Match, at_most: int | Non
         return "the columns of the table are not known by name"
     if any(k not in types or not isinstance(schema.find_field(k).field_type, _KEYS) for k in match.key):
         return "the type of the key is not compared here, or it is spelled differently in the table"
-    if other := next((f.name for f in schema.fields if not _is_written(f.field_type) or f.required), ""):
+    if other := next((f.name for f in schema.fields if not is_handed_on(f.field_type) or f.required), ""):
         return f"columns like {other} are not written here"
     return refused_partitioning(table)
-
-
-def _is_written(kind: IcebergType) -> bool:
-    if isinstance(kind, StructType):
-        return all(_is_written(f.field_type) for f in kind.fields)
-    if isinstance(kind, ListType):
-        return _is_written(kind.element_type)
-    if isinstance(kind, MapType):
-        return _is_written(kind.key_type) and _is_written(kind.value_type)
-    return isinstance(kind, _VALUES)
 
 
 def _refused_clauses(
