@@ -16,6 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from lake_assets import Lake
+from lake_assets.capture.changed_files import net
+from lake_assets.capture.files.file_partitions import unpartitioned_specs
+from lake_assets.capture.files.manifests import ManifestReader
+from lake_assets.capture.files.row_ids import row_ids
+from lake_assets.capture.windows import resolve
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId, quote, thresholds
 from lake_assets.tables.writing import branch_writer
@@ -78,6 +83,7 @@ class World:
     types: dict[str, str]
     monkeypatch: pytest.MonkeyPatch
     by_position: int = 0
+    has_ids: bool = False
     last: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def sql(self, text: str) -> None:
@@ -137,6 +143,7 @@ class World:
                     how = writer.merge(rows, Match(self.key), clauses, at_most=1_000)
                 self.by_position += self.is_by_position(name)
                 assert how == "" or name == "position", how
+                self._check_changes(name, before)
                 self._check_ids(name, before, since, only_changed=clauses is None)
         assert self.rows("position") == self.rows("spark")
 
@@ -160,6 +167,18 @@ class World:
                 assert row != old or version == old_version or not only_changed, (name, key, row)
             else:
                 assert version > since
+
+    def _check_changes(self, name: str, before: Mapping[Any, Any]) -> None:
+        """Captures find the changed rows by their versions, if metadata allow it for Spark's files."""
+        table = self.lake.table(f"db.{name}")
+        if not before or len(table.history()) < 2:
+            return
+        window = resolve(table, TableId.parse(f"db.{name}"), start=table.history()[-2].snapshot_id)
+        ids = row_ids(table, window, net(ManifestReader(table.io), window, unpartitioned_specs(table.specs())))
+        if name == "position":
+            self.has_ids = ids is not None
+        else:
+            assert self.has_ids or ids is None
 
     def ids(self, name: str) -> dict[Any, tuple[Any, int, int]]:
         """By key: the row, its id, and the sequence number of its last change."""

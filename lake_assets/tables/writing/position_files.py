@@ -43,7 +43,7 @@ from lake_assets.capture.files.deletion_vectors import Puffin
 from lake_assets.capture.files.manifests import Entry
 from lake_assets.errors import Refused
 from lake_assets.tables.writing.key_lookup import pc
-from lake_assets.tables.writing.stored_rows import ROW_ID, ROW_ID_FIELD, StoredFile
+from lake_assets.tables.writing.stored_rows import ROW_ID, ROW_ID_FIELD, VERSION, VERSION_FIELD, StoredFile
 
 log = logging.getLogger(__name__)
 _ZSTD_LEVEL = 3
@@ -53,7 +53,7 @@ _NO_PYTHON_VALUE = (ValueError, ArithmeticError)
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one partition, with the table's columns and `ROW_ID` (null for a new row).
+    """Rows of one partition, with the table's columns; and with those of row lineage, unless rows are only added.
 
     Attributes:
         rows: the rows.
@@ -118,10 +118,31 @@ class NewFiles:
 
     def add_rows(self, part: Part) -> None:
         """Write the rows of one partition to a file."""
-        rows = part.rows
-        if not rows.column(ROW_ID).null_count < rows.num_rows:
-            rows = rows.drop_columns([ROW_ID])
-        self._add_file(rows, part.partition)
+        rows, partition, table = part.rows, part.partition, self.table
+        schema = _with_lineage(table.schema()) if ROW_ID in rows.column_names else table.schema()
+        path, arrow = self._new_path(".parquet"), schema_to_pyarrow(schema)
+        sink = pa.BufferOutputStream()
+        paths, unbounded = parquet_path_to_id_mapping(schema), _with_nan(rows)
+        # PyArrow's types say that it is a boolean only.
+        bounded: Any = [p for p, id_ in paths.items() if schema.find_column_name(id_) not in unbounded]
+        pq.write_table(
+            rows.select(arrow.names).cast(arrow),
+            sink,
+            # Bounds leave NaN out, which to Spark and DuckDB is the largest number: readers would skip it.
+            write_statistics=bounded,
+            compression=_codec(table),
+            # Iceberg's; PyArrow's own is 1.
+            compression_level=_ZSTD_LEVEL if _codec(table) == "zstd" else None,
+            store_schema=False,
+            store_decimal_as_integer=True,
+            # One row group: PyIceberg takes the bounds of some for those of all if others have none, as of long texts.
+            row_group_size=rows.num_rows,
+        )
+        content = sink.getvalue()
+        size = self._write(path, content)
+        none = {f"write.metadata.metrics.column.{c}": "none" for c in unbounded}
+        statistics = _statistics(content, schema, {**table.properties, **none})
+        self.data.append(json.dumps(_described(table, path, size, rows.num_rows, partition, statistics)))
 
     def add_vectors(self, deleted: Sequence[Deleted]) -> None:
         """Write the deletion vectors of data files, each with all of its deleted positions, to one file."""
@@ -160,48 +181,6 @@ class NewFiles:
             out.write(content)
         return len(content)
 
-    def _add_file(self, rows: pa.Table, partition: Sequence[Any]) -> None:
-        schema = _with_row_ids(self.table.schema()) if ROW_ID in rows.column_names else self.table.schema()
-        path, arrow = self._new_path(".parquet"), schema_to_pyarrow(schema)
-        sink = pa.BufferOutputStream()
-        paths, unbounded = parquet_path_to_id_mapping(schema), _with_nan(rows)
-        # PyArrow's types say that it is a boolean only.
-        bounded: Any = [p for p, id_ in paths.items() if schema.find_column_name(id_) not in unbounded]
-        pq.write_table(
-            rows.select(arrow.names).cast(arrow),
-            sink,
-            # Bounds leave NaN out, which to Spark and DuckDB is the largest number: readers would skip it.
-            write_statistics=bounded,
-            compression=_codec(self.table),
-            # Iceberg's; PyArrow's own is 1.
-            compression_level=_ZSTD_LEVEL if _codec(self.table) == "zstd" else None,
-            store_schema=False,
-            store_decimal_as_integer=True,
-            # One row group: PyIceberg takes the bounds of some for those of all if others have none, as of long texts.
-            row_group_size=rows.num_rows,
-        )
-        content = sink.getvalue()
-        size = self._write(path, content)
-        none = {f"write.metadata.metrics.column.{c}": "none" for c in unbounded}
-        statistics = _statistics(content, schema, {**self.table.properties, **none})
-        spec = self.table.spec()
-        described = {
-            "spec-id": spec.spec_id,
-            "content": "data",
-            "file-path": path,
-            "file-format": "parquet",
-            "partition": partition,
-            "record-count": rows.num_rows,
-            "file-size-in-bytes": size,
-            "column-sizes": _pairs(statistics["column_sizes"]),
-            "value-counts": _pairs(statistics["value_counts"]),
-            "null-value-counts": _pairs(statistics["null_value_counts"]),
-            "lower-bounds": _pairs(statistics["lower_bounds"], bytes.hex),
-            "upper-bounds": _pairs(statistics["upper_bounds"], bytes.hex),
-            "split-offsets": statistics["split_offsets"],
-        }
-        self.data.append(json.dumps(described))
-
 
 @dataclass(frozen=True)
 class _Vector:
@@ -228,6 +207,27 @@ class _Vector:
             "content-size-in-bytes": self.length,
         }
         return json.dumps(described)
+
+
+def _described(
+    table: Table, path: str, size: int, rows: int, partition: Sequence[Any], statistics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the description of a data file."""
+    return {
+        "spec-id": table.spec().spec_id,
+        "content": "data",
+        "file-path": path,
+        "file-format": "parquet",
+        "partition": partition,
+        "record-count": rows,
+        "file-size-in-bytes": size,
+        "column-sizes": _pairs(statistics["column_sizes"]),
+        "value-counts": _pairs(statistics["value_counts"]),
+        "null-value-counts": _pairs(statistics["null_value_counts"]),
+        "lower-bounds": _pairs(statistics["lower_bounds"], bytes.hex),
+        "upper-bounds": _pairs(statistics["upper_bounds"], bytes.hex),
+        "split-offsets": statistics["split_offsets"],
+    }
 
 
 def _with_nan(rows: pa.Table) -> set[str]:
@@ -342,10 +342,12 @@ def _codec(table: Table) -> str:
     return codec if codec in ("snappy", "gzip", "brotli", "lz4") else "none" if codec == "uncompressed" else "zstd"
 
 
-def _with_row_ids(schema: Schema) -> Schema:
-    return Schema(
-        *schema.fields, NestedField(ROW_ID_FIELD, ROW_ID, LongType(), required=False), schema_id=schema.schema_id
+def _with_lineage(schema: Schema) -> Schema:
+    row_id, version = (
+        NestedField(id_, name, LongType(), required=False)
+        for id_, name in ((ROW_ID_FIELD, ROW_ID), (VERSION_FIELD, VERSION))
     )
+    return Schema(*schema.fields, row_id, version, schema_id=schema.schema_id)
 
 
 def _pairs(values: Mapping[int, Any], encode: Callable[[Any], Any] = lambda v: v) -> dict[str, list[Any]]:

@@ -38,7 +38,7 @@ from lake_assets.tables.writing._compat import has_jvm
 from lake_assets.tables.writing.merge_clauses import Clause, Delete, Insert, Match, Update, plain_column
 from lake_assets.tables.writing.merge_pairs import Chosen, Flags, HeldRows, Pairs, Source
 from lake_assets.tables.writing.position_files import Deleted, NewFiles, Part, refused_partitioning
-from lake_assets.tables.writing.stored_rows import ROW_ID, StoredRows
+from lake_assets.tables.writing.stored_rows import ROW_ID, VERSION, StoredRows
 
 _KEYS = (
     BooleanType,
@@ -210,16 +210,19 @@ def _merge_of(table: Table, pairs: Pairs, chosen: Chosen) -> PositionMerge | Ref
     updates, inserts, deletes = chose(Update), chose(Insert), chose(Delete)
     written = np.flatnonzero(updates | inserts)
     row_ids = np.concatenate([*(m.row_ids for m in pairs.found), np.zeros(len(pairs.rows) - pairs.matched, np.int64)])
+    first, gone = 0, updates | deletes
     arrow = schema_to_pyarrow(table.schema(), include_field_ids=False)
     parts: list[Part] | Refused = []
     if len(written):
         rows = chosen.values.take(pa.array(written)).cast(arrow)
-        ids = pa.array(row_ids[written], pa.int64(), mask=inserts[written])
-        parts = Part.all_of(table, rows.append_column(ROW_ID, ids), pairs.source.key)
+        if gone.any():
+            # All rows get the version of this commit. Its column is there since captures learn that from its counts.
+            ids = pa.array(row_ids[written], pa.int64(), mask=inserts[written])
+            rows = rows.append_column(ROW_ID, ids).append_column(VERSION, pa.nulls(len(written), pa.int64()))
+        parts = Part.all_of(table, rows, pairs.source.key)
     if isinstance(parts, Refused):
         return parts
     deleted: list[Deleted] = []
-    first, gone = 0, updates | deletes
     for m in pairs.found:
         here = gone[first : first + len(m.keys)]
         first += len(m.keys)

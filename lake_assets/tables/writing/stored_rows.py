@@ -28,7 +28,9 @@ from lake_assets.errors import Refused
 from lake_assets.lake import thresholds
 from lake_assets.tables.writing.key_lookup import KeyLookup, Positions, pc
 
+# The reserved columns of row lineage, and their field ids.
 ROW_ID, ROW_ID_FIELD = "_row_id", 2147483540
+VERSION, VERSION_FIELD = "_last_updated_sequence_number", 2147483539
 
 
 @dataclass(frozen=True)
