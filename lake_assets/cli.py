@@ -50,6 +50,7 @@ def application() -> typer.Typer:
         run,
         status,
         step,
+        upkeep,
         verify,
     )
 
@@ -65,7 +66,7 @@ def application() -> typer.Typer:
         demo.demo, examples.playback, examples.flights, run.run, status.status, rebuild.rebuild, backfill.backfill,
         backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
-        explain.explain,
+        explain.explain, upkeep.upkeep,
     ):  # fmt: skip
         app.command()(command)
     app.add_typer(rejected.app, name="rejected")

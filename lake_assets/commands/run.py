@@ -18,6 +18,7 @@ from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.outcome import Outcome
+from lake_assets.upkeep.upkeep import attend_after_run
 
 # Exit code of a run that rejected records and in which no table failed.
 REJECTED = 3
@@ -26,6 +27,9 @@ REJECTED = 3
 def run(
     pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="only this table; may be repeated")] = None,
+    upkeep: Annotated[
+        bool, typer.Option("--upkeep/--no-upkeep", help="combine small files and expire snapshots afterwards, if due")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Absorb everything that is pending, then exit (for cron).
@@ -55,6 +59,8 @@ def run(
         stderr.print(note, markup=False)
     if any(o.status == "failed" for o in outcomes):
         raise typer.Exit(1)
+    if upkeep:
+        attend_after_run(lake, loaded)
     if _unexpected_rejects(loaded, lake, outcomes):
         raise typer.Exit(REJECTED)
 

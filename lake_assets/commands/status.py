@@ -35,6 +35,7 @@ from lake_assets.tables.pending_windows import rebuild_advice, window_of
 from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
+from lake_assets.upkeep.upkeep import look, needs_a_look, of_pipelines
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class TableStatus:
         rejected: of a raw table: how many of its records are rejected, whatever they are about.
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
         redeclared: what the next run does because the declaration has changed.
+        upkeep: what upkeep has to do for the table; see `lake-assets upkeep`.
     """
 
     table: str
@@ -82,6 +84,7 @@ class TableStatus:
     rejected: int = 0
     landing: str | None = None
     redeclared: str = ""
+    upkeep: tuple[str, ...] = ()
 
     @property
     def is_behind(self) -> bool:
@@ -115,8 +118,11 @@ def status(as_json: AsJson = False) -> None:
     """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
     redeclared, unread = _redeclared(lake)
+    due = _due_upkeep(lake)
     tables = [table_status(lake, t) for t in _own_tables(lake)]
-    tables = [replace(t, redeclared=redeclared.get((t.pipeline, t.table), "")) for t in tables]
+    tables = [
+        replace(t, redeclared=redeclared.get((t.pipeline, t.table), ""), upkeep=due.get(t.table, ())) for t in tables
+    ]
     statuses = with_upstream(_with_failures(lake, tables))
     if as_json:
         print_json(statuses)
@@ -125,7 +131,7 @@ def status(as_json: AsJson = False) -> None:
         home = lake.config.home
         console.print(f"no pipeline has filled a table in the lake at {home} yet: try `lake-assets demo`", markup=False)
         return
-    table = listing("table", "rows", "watermark", "behind", "last run (UTC)", right=["rows"], fold=True)
+    table = listing("table", "rows", "watermark", "behind", "upkeep", "last run (UTC)", right=["rows"], fold=True)
     for s in statuses:
         marks = ", ".join(f"{source} @ {snapshot}" for source, snapshot in s.watermark.items())
         table.add_row(
@@ -133,6 +139,7 @@ def status(as_json: AsJson = False) -> None:
             "" if s.rows is None else f"{s.rows:,}",
             escape(marks),
             _behind(s),
+            f"[yellow]{escape(', '.join(s.upkeep))}[/]" if s.upkeep else "[green]ok[/]",
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
     console.print(table)
@@ -169,6 +176,16 @@ def _redeclared(lake: Lake) -> tuple[dict[tuple[str, str], str], list[str]]:
             if text:
                 found[pipeline.name, str(spec.table)] = text
     return found, unread
+
+
+def _due_upkeep(lake: Lake) -> dict[str, tuple[str, ...]]:
+    """Return the kinds of upkeep that are due, by table; of pipelines that cannot be read, none."""
+    try:
+        wanted = of_pipelines(lake, all_pipelines())
+        looked = [look(lake, t, wanted[t]) for t in needs_a_look(lake, wanted)]
+    except LakeError:
+        return {}  # `status` says of each table and pipeline what is wrong
+    return {str(t.table): tuple(a.kind for a in t.due) for t in looked}
 
 
 def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
@@ -267,6 +284,8 @@ def _arrears(table: Table, loaded: Table | None, start: int | None) -> _Arrears:
     else:
         if start is not None:
             return _Arrears(None)
+    if newer and all(s.summary is not None and s.summary.operation == Operation.REPLACE for s in newer):
+        return _Arrears(0)  # upkeep: the next change of rows takes it along
     rows = arrived(loaded, start, head, of) if of else None
     if rows is None:
         changed = (s for s in newer if s.summary is None or s.summary.operation != Operation.REPLACE)

@@ -52,6 +52,17 @@ def remember_java_functions(session: SparkSession) -> None:
         setattr(jvm, name, _RememberedClass(found._fqn, found._gateway_client))
 
 
+def write_no_checksums(session: SparkSession) -> None:
+    """Keep the driver from writing a checksum file beside each local file; do nothing for Spark Connect.
+
+    Nobody reads them: Parquet, Avro and Puffin have checksums, or lengths, of their own. Hadoop has no setting for it.
+    """
+    context = getattr(session, "_jsc", None)
+    jvm = getattr(session, "_jvm", None)
+    if context is not None and jvm is not None:
+        jvm.org.apache.hadoop.fs.FileSystem.getLocal(context.hadoopConfiguration()).setWriteChecksum(False)
+
+
 # Py4j computes `__doc__`.
 class _RememberedClass(JavaClass):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A Java class that asks for each of its static methods once."""

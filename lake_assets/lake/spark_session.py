@@ -221,7 +221,7 @@ def open_session(config: LakeConfig) -> SparkSession:
                 session = builder.getOrCreate().newSession()
     except (PySparkException, RuntimeError, OSError) as e:
         raise SparkUnavailableError(f"Spark did not start: {config.hidden(e)}. Its log is {log}") from e
-    adopt_session(session, config)
+    adopt_session(session, config, is_own=_SUBMITTED not in os.environ)
     if _SUBMITTED in os.environ and not remote:
         _check_jars(session, config, conf["spark.jars"])
     return session
@@ -265,13 +265,19 @@ def _own_interrupts() -> Generator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def adopt_session(session: SparkSession, config: LakeConfig) -> None:
-    """Register the lake's catalog in a session that was started elsewhere, with the Iceberg jar."""
-    from lake_assets.lake._compat import remember_java_functions
+def adopt_session(session: SparkSession, config: LakeConfig, *, is_own: bool = False) -> None:
+    """Register the lake's catalog in a session with the Iceberg jar.
+
+    Args:
+        is_own: whether its JVM serves nobody else: then it writes no checksum files.
+    """
+    from lake_assets.lake._compat import remember_java_functions, write_no_checksums
 
     # Each step of a run does this, since other code may have changed, for example, the session's time zone.
     set_all(session, catalog_conf(config))
     remember_java_functions(session)
+    if is_own:
+        write_no_checksums(session)
 
 
 def set_all(session: SparkSession, settings: Mapping[str, str]) -> None:

@@ -166,6 +166,27 @@ METADATA_VERSIONS = 50
 CLEANUP_EVERY_VERSIONS = 40
 CLEANUP_VERSIONS = 4
 
+# --- Upkeep -----------------------------------------------------------------------------------------------------------
+
+# Upkeep rewrites this many bytes, or files, of a table at a time: a step that waits for the table gets its turn within
+# seconds. [0058; bench_upkeep]
+UPKEEP_PIECE_BYTES = 512 << 20
+UPKEEP_PIECE_FILES = 1_000
+# Files are combined if there are this many, Iceberg's own number. [not measured]
+UPKEEP_INPUT_FILES = 5
+# A step waits this many seconds for upkeep of its table, and goes on nevertheless: who commits later starts again.
+# [not measured]
+UPKEEP_WAIT_SECONDS = 60.0
+# Manifests are rewritten from this many on, if they are small. [not measured]
+UPKEEP_MANIFESTS = 100
+# Snapshots expire once there are this many that nothing needs: each run plans and starts jobs in Spark. [0058]
+UPKEEP_EXPIRED_SNAPSHOTS = 50
+# Files without a snapshot are searched this many seconds after the last search: it lists the whole table.
+# [not measured]
+ORPHAN_SEARCH_SECONDS = 7 * 86_400
+# Younger files may belong to a step that has not committed yet. [not measured]
+YOUNGEST_ORPHAN_SECONDS = 86_400
+
 # --- Backfills and jobs -----------------------------------------------------------------------------------------------
 
 # A backfill computes this many rows, roughly, or keys at a time, so that a year fits into memory.

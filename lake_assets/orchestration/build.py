@@ -18,6 +18,7 @@ from lake_assets.orchestration.loaded_pipelines import remember
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
 from lake_assets.orchestration.sensing.sensor import capture_sensor
+from lake_assets.orchestration.upkeep_checks import upkeep_definitions
 from lake_assets.pipeline import ModelSpec, Pipeline
 from lake_assets.pipeline.config.pipeline_config import seconds_of
 from lake_assets.pipeline.config.stream_contents import StreamContents
@@ -71,8 +72,10 @@ def build_definitions(
     remember(pipeline, config)
     assets = pipeline_assets(pipeline, specs, config)
     comparisons = comparison_definitions(pipeline, specs, config, executor)
-    # Comparisons run on their schedules, not with each batch.
-    scheduled = [key for c in comparisons.asset_checks or [] for key in c.check_keys]
+    upkeep = upkeep_definitions(pipeline, specs, config, executor)
+    checks = [*(comparisons.asset_checks or []), *(upkeep.asset_checks or [])]
+    # They run on their schedules, not with each batch.
+    scheduled = [key for c in checks for key in c.check_keys]
     tables = dg.AssetSelection.assets(*(key for a in assets for key in a.keys))
     job = dg.define_asset_job(
         valid_name(pipeline.name),
@@ -96,10 +99,15 @@ def build_definitions(
     )
     return dg.Definitions(
         assets=assets,
-        asset_checks=comparisons.asset_checks,
-        jobs=[*([job] if has_job else []), backfill_job(pipeline, config, executor), *(comparisons.jobs or [])],
+        asset_checks=checks,
+        jobs=[
+            *([job] if has_job else []),
+            backfill_job(pipeline, config, executor),
+            *(comparisons.jobs or []),
+            *(upkeep.jobs or []),
+        ],
         schedules=comparisons.schedules,
-        sensors=[sensor],
+        sensors=[sensor, *(upkeep.sensors or [])],
         resources={PYSPARK: pyspark or _PYSPARK},
         executor=executor,
     )

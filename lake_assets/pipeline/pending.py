@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.batch_limits import seconds_left
+from lake_assets.tables.pending_windows import Window
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,22 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[PendingWindow]:
         return [PendingWindow(name, str(spec.landing), files=len(files), paths=tuple(files))]
     if not spec.sources:
         return []
-    windows = step.windows(lake, lake.find(spec.table), _sources(lake, spec))
-    return [PendingWindow(name, str(w.source), w.start, w.head.snapshot) for w in windows if step.is_due(w)]
+    sources = _sources(lake, spec)
+    windows = [w for w in step.windows(lake, lake.find(spec.table), sources) if step.is_due(w)]
+    return [
+        PendingWindow(name, str(w.source), w.start, w.head.snapshot)
+        for w in windows
+        if not _is_upkeep(w, sources[w.source])
+    ]
+
+
+def _is_upkeep(window: Window, source: Table) -> bool:
+    """Whether a window consists of commits that only rewrote files: the next change of rows takes them along."""
+    if window.is_due or window.lost or window.start is None or window.head.snapshot is None:
+        return False
+    commits = between(source.metadata, window.start, window.head.snapshot)
+    operations = [s.summary.operation if s.summary else None for s in commits.steps]
+    return commits.is_forward and bool(operations) and set(operations) == {Operation.REPLACE}
 
 
 def _sources(lake: LakeBase, spec: Spec) -> dict[TableId, Table]:

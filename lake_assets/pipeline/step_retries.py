@@ -26,7 +26,7 @@ from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
-from lake_assets.tables import leftovers, standing_failures
+from lake_assets.tables import leftovers, standing_failures, table_lock
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.snapshot_retention import keep_own, keep_sources, release
 from lake_assets.tables.writing.races import as_race
@@ -107,11 +107,14 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
         ):
             with (
                 attempt,
+                contextlib.ExitStack() as locks,
                 _lost_history(lake, step),
                 named_errors(spec.table),
                 _lost_files(lake, step),
                 as_race(spec.table),
             ):
+                for table in step.written_tables:
+                    locks.enter_context(table_lock.shared(lake, table))
                 for table in step.written_tables:
                     _make_ready(lake, table)
                 with leftovers.at_work(lake, step.written_tables):

@@ -158,8 +158,18 @@ def _sweep_note(lake: LakeBase, note: Note, after: timedelta) -> list[str]:
     return swept
 
 
-def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) -> tuple[list[str], list[float]]:
-    """Remove unreferenced files of a table that were written since `began`.
+def remove_unnamed_files(lake: LakeBase, name: TableId, age: float) -> list[str]:
+    """Remove files of a table that no snapshot names, and that are at least so many seconds old; return them.
+
+    Metadata files are not among them (see `metadata_versions`).
+    """
+    return [*_sweep_files(lake, name, 0, timedelta(seconds=age), but_metadata=True)[0]]
+
+
+def _sweep_files(
+    lake: LakeBase, name: TableId, began: int, after: timedelta, *, but_metadata: bool = False
+) -> tuple[list[str], list[float]]:
+    """Remove unreferenced files of a table that were written since `began`, perhaps without metadata files.
 
     Returns:
         The removed files, and the write times of files that are too young.
@@ -184,6 +194,7 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
         for info in listed
         if began - 60_000 <= info.mtime_ns // 1_000_000
         if not info.base_name.endswith(".crc")  # deleted with its file
+        if not (but_metadata and ".metadata.json" in info.base_name)
     }
     if not recent:
         return [], []
@@ -192,7 +203,7 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     )
     # A concurrent commit may have referenced some of these files.
     if lake.table(name).metadata_location != table.metadata_location:
-        return _sweep_files(lake, name, began, after)
+        return _sweep_files(lake, name, began, after, but_metadata=but_metadata)
     old = [file for file in unreferenced if recent[file] <= until]
     for file in old:
         with contextlib.suppress(FileNotFoundError):

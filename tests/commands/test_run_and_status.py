@@ -48,9 +48,9 @@ def statuses(call: Call) -> dict[str, dict[str, Any]]:
 
 
 def behind(call: Call) -> dict[str, str]:
-    """The last column but two of `status`, by table."""
+    """The column `behind` of `status`, by table."""
     lines = call("status").out.splitlines()
-    at = lines[0].index("behind"), lines[0].index("last run")
+    at = lines[0].index("behind"), lines[0].index("upkeep")
     return {line.split()[0]: line[slice(*at)].strip() for line in lines[1:] if not line.split()[0].endswith(":")}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from pyspark.sql.connect.session import SparkSession
 from lake_assets import Lake
 from lake_assets.errors import ConfigError
 from lake_assets.lake._compat import active_session, serves
-from lake_assets.lake.spark_session import _own_interrupts, check_one_kind
+from lake_assets.lake.spark_session import _own_interrupts, adopt_session, check_one_kind
 
 
 class _Session(SparkSession):
@@ -64,6 +65,19 @@ def test_pyspark_asks_for_a_java_function_once(spark_lake: Lake, monkeypatch: py
     # If PySpark asks for others as well, name them in `remember_java_functions`. `r`: reflection.
     assert [c for c in sent if c.startswith("r")] == []
     assert [c for c in sent if "functions" in c]
+
+
+def test_the_driver_writes_no_checksum_files(spark_lake: Lake, tmp_path: Path) -> None:
+    spark, before = spark_lake.spark(), tmp_path / "before"
+    context: Any = spark.sparkContext
+    files = context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())
+    files.setWriteChecksum(True)
+    spark.range(1).write.parquet(str(before))
+    assert list(before.glob(".*.crc"))
+    adopt_session(spark, spark_lake.config, is_own=True)
+    spark.range(1).write.parquet(str(tmp_path / "after"))
+    assert not list((tmp_path / "after").glob(".*.crc"))
+    assert spark.read.parquet(str(before), str(tmp_path / "after")).count() == 2
 
 
 def test_one_process_has_one_kind_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:

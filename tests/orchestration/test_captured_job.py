@@ -137,7 +137,10 @@ def test_the_component_builds_the_same_definitions(
     assert str(node.description).startswith("Plays, for the board.")
     repository = defs.get_repository_def()
     assert "agg_playback_daily" in repository.job_names
-    assert [s.name for s in repository.sensor_defs] == ["agg_playback_daily_capture_sensor"]
+    assert [s.name for s in repository.sensor_defs] == [
+        "agg_playback_daily_capture_sensor",
+        "agg_playback_daily_upkeep_sensor",
+    ]
     assert CapturedJob.model().model_json_schema()["properties"]["command"]
 
 

@@ -64,7 +64,7 @@ def test_a_declaration_becomes_dagsters_partitions(
         assert keys[-1] == datetime.now(ZoneInfo("Europe/Berlin")).strftime("%Y-%m-01")
     # With one partitions definition, the pipeline has a job; with several, only Dagster's own job can have them.
     assert repository.has_job("p") == (kind is dg.MonthlyPartitionsDefinition)
-    (sensor,) = repository.sensor_defs
+    sensor = repository.get_sensor_def("p_capture_sensor")
     days.land(1)
     with dg.build_sensor_context(instance=instance, repository_def=repository) as context:
         (request,) = sensor.evaluate_tick(context).run_requests or []

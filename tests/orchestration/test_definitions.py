@@ -102,7 +102,8 @@ def test_the_code_location_has_the_shipped_pipelines_and_those_of_the_users_fold
     assert graph(merged)["agg/city_population_tbl"] == {"agg/user_name_city_tbl"}
     assert graph(merged)["agg/user_name_city_tbl"] == {"final/user_name_tbl", "final/user_city_tbl"}
     pipelines = {"shop", "population", "playback", "flights", "mine"}
-    assert {j.name for j in merged.jobs or []} == pipelines | {f"{name}_backfill" for name in pipelines}
+    expected = pipelines | {f"{name}_{job}" for name in pipelines for job in ("backfill", "upkeep")}
+    assert {j.name for j in merged.jobs or []} == expected
     dg.Definitions.validate_loadable(merged)
 
 
@@ -132,7 +133,7 @@ def test_a_sensor_ticks_when_its_interval_ends(plain_lake: Lake, interval: str, 
         Pipeline(PipelineConfig.model_validate({"name": "p", "interval": interval, "streams": [{"name": "s"}]})),
         plain_lake,
     )
-    (sensor,) = definitions.sensors or []
+    sensor, _ = definitions.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     assert sensor.minimum_interval_seconds
     assert next(n for n in range(1, 9) if n * 5 - 0.01 >= sensor.minimum_interval_seconds) == rounds

@@ -57,7 +57,8 @@ def test_incremental_tables_and_plain_assets_run_in_one_job(lake: Lake, instance
     for n, rows in enumerate([((1, "Bonn"), (2, "Ulm")), ((3, "Ulm"), (4, "Kiel"))]):
         land(lake, str(n), *rows)
         result = defs.resolve_job_def("everything").execute_in_process(instance=instance)
-        assert [e.passed for e in result.get_asset_check_evaluations()] == [True]
+        evaluations = result.get_asset_check_evaluations()
+        assert [e.passed for e in evaluations if e.check_name != "upkeep"] == [True]
     metadata = {e.asset_key: e.materialization.metadata for e in result.get_asset_materialization_events()}
     assert metadata[FINAL]["rows_inserted"].value == 2
     assert metadata[dg.AssetKey(["cities"])]["rows"].value == 3

@@ -154,7 +154,7 @@ def _open(config: LakeConfig, overrides: dict[str, Any]) -> "SparkSession":
             # A session's catalog does not change after its first use, so a second lake in one process needs a new one.
             start_jvm(dict(flatten_dict(settings)))
             session = LazyPySparkResource(spark_config=settings).spark_session.newSession()
-        adopt_session(session, config)
+        adopt_session(session, config, is_own=True)
         return session
     except (PySparkException, RuntimeError, OSError) as error:
         raise SparkUnavailableError(

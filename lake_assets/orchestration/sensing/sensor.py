@@ -16,7 +16,15 @@ from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_checks import comparisons
-from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, new_tables_key, op_name, pool, valid_name
+from lake_assets.orchestration.asset_names import (
+    PIPELINE_TAG,
+    UPKEEP_CHECK,
+    asset_key,
+    new_tables_key,
+    op_name,
+    pool,
+    valid_name,
+)
 from lake_assets.orchestration.dagster_partitions import step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.partition_marks import has_unmarked
@@ -200,10 +208,11 @@ def request(
 def checks_of(
     repository: dg.RepositoryDefinition | None, watch: Watch, requested: dg.RunRequest
 ) -> list[dg.AssetCheckKey] | None:
-    """Return the checks of the run's assets without comparisons, which run on schedules; None means all checks."""
-    scheduled = {dg.AssetCheckKey(asset_key(s.table), c.name) for s, c in comparisons(watch.loaded)}
-    if not scheduled or repository is None:
+    """Return the checks of the run's assets without comparisons and upkeep, which run on their own; None means all."""
+    if repository is None:
         return None
+    scheduled = {dg.AssetCheckKey(asset_key(s.table), c.name) for s, c in comparisons(watch.loaded)}
+    scheduled |= {dg.AssetCheckKey(asset_key(s.table), UPKEEP_CHECK) for s in watch.loaded}
     assets = set(requested.asset_selection or [])
     keys = (k for k in repository.asset_graph.asset_check_keys if k.asset_key in assets)
     return sorted((k for k in keys if k not in scheduled), key=str)

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, field_validator
 
 from lake_assets.pipeline.config.setting_types import OrText, Strict, combination, listed, seconds_of, text_as
+from lake_assets.pipeline.config.upkeep_settings import Upkeep, UpkeepSettings
 from lake_assets.tables.specs import Freshness, Shown
 
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
@@ -142,6 +143,11 @@ class TableSettings(AssetSettings):
     freshness: Annotated[FreshnessSettings | None, text_as("fail"), OrText()] = Field(
         default=None,
         description="when the table counts as stale: the longest age (2h), or fail and warn, or cron and within",
+    )
+    upkeep: Upkeep = Field(
+        default_factory=UpkeepSettings,
+        description="how the table's files, deletes and snapshots are kept few; false: not at all; default: the "
+        "enclosing settings",
     )
     depends_on: Several = Field(
         default_factory=list,

@@ -31,6 +31,7 @@ from lake_assets.pipeline.config.setting_types import (
     text_as,
 )
 from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable
+from lake_assets.pipeline.config.upkeep_settings import PipelineUpkeep, PipelineUpkeepSettings
 from lake_assets.tables.specs import Limit
 
 
@@ -119,9 +120,6 @@ class Stream(Batches, TableSettings):
     )
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="the on_conflict of all tables of the stream that do not set it"
-    )
-    on_misfit: OnMisfit = Field(
-        default="reject", description="the on_misfit of all tables of the stream that do not set it"
     )
     on_misfit: OnMisfit = Field(
         default="reject", description="the on_misfit of all tables of the stream that do not set it"
@@ -292,6 +290,10 @@ class PipelineConfig(Batches, AssetSettings):
     name: str = Field(description="name of the pipeline, which owns its tables", pattern=r"^\w+$")
     interval: str | float = Field(
         default="15s", description="shortest time between two checks of the capture sensor for pending changes"
+    )
+    upkeep: PipelineUpkeep = Field(
+        default_factory=PipelineUpkeepSettings,
+        description="how the files, deletes and snapshots of all tables are kept few; false: not at all",
     )
     streams: list[Stream] = Field(default_factory=list)
     models: list[SqlModel] = Field(default_factory=list)

@@ -1,0 +1,123 @@
+"""`lake-assets upkeep`: how well the files of tables are kept, what is due, and doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from lake_assets.commands.printing import console, listing, print_json, size
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipelines, find_pipeline
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+from lake_assets.tables.upkeep_policy import UpkeepPolicy
+from lake_assets.upkeep.upkeep import Attended, TableUpkeep, attend, look, of_pipelines
+
+_OFF = "off, by declaration"
+
+
+def upkeep(
+    table: Annotated[
+        list[str] | None, typer.Argument(help="tables, such as final.users; default: all", show_default=False)
+    ] = None,
+    pipeline: PipelineOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what is due, and change nothing")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Combine small files, remove deleted rows and expire snapshots, as far as the policies of tables say so.
+
+    Quiet hours and budgets are for upkeep that nobody asked for: this command ignores them. Exit code 1 if an
+    action failed.
+    """
+    lake = Lake.load_existing()
+    pipelines = [find_pipeline(pipeline)] if pipeline else all_pipelines()
+    wanted = of_pipelines(lake, pipelines, table or None)
+    before = [look(lake, t, policy) for t, policy in wanted.items()]
+    if dry_run:
+        print_json([_table_json(t) for t in before]) if as_json else _show(before)
+        return
+    if as_json:
+        attended = attend(lake, wanted, is_forced=True)
+        print_json(
+            {"tables": [_table_json(t) for t in _again(lake, wanted)], "actions": [*map(_action_json, attended)]}
+        )
+    else:
+        with console.status("looking at the files of tables"):
+            attended = attend(lake, wanted, is_forced=True, on_done=_report)
+        _show(_again(lake, wanted))
+    if any(a.done is not None and a.done.error for a in attended):
+        raise typer.Exit(1)
+
+
+def _again(lake: Lake, wanted: Mapping[TableId, UpkeepPolicy]) -> list[TableUpkeep]:
+    return [look(lake, t, policy) for t, policy in wanted.items()]
+
+
+def _report(attended: Attended) -> None:
+    """Print one line for an action."""
+    action, done = attended.action, attended.done
+    what = f"{action.table}: {action.kind}, since {action.reason}"
+    if done is None:
+        console.print(f"[yellow]{escape(what)}[/]: left for later, since {escape(attended.why_not)}", soft_wrap=True)
+    elif done.error:
+        console.print(f"[bold red]{escape(what)}[/]: {escape(done.error)}", soft_wrap=True)
+    else:
+        things = "snapshots" if action.kind == "expire" else "files"
+        rewritten = f", {size(done.bytes)} rewritten" if done.bytes else ""
+        console.print(f"{escape(what)}: {done.files:,} {things} fewer{rewritten}, {done.seconds:.1f} s", soft_wrap=True)
+
+
+def _show(tables: Sequence[TableUpkeep]) -> None:
+    if not tables:
+        console.print("no pipeline has filled a table in this lake yet: try `lake-assets demo`")
+        return
+    numbers = ("files", "small", "size", "deleted", "manifests", "snapshots", "metadata")
+    printed = listing("table", *numbers, "kept by", "due", right=numbers, fixed=["table"], fold=True)
+    for t in tables:
+        h = t.health
+        due = "; ".join(f"{a.kind}: {a.reason}" for a in t.due) if t.policy.is_on else _OFF
+        printed.add_row(
+            escape(str(t.table)),
+            f"{h.files:,}",
+            f"{h.small_files:,}",
+            size(h.bytes),
+            f"{h.deleted_rows / h.rows:.0%}" if h.rows else "",
+            f"{h.manifests:,}",
+            f"{h.snapshots:,}",
+            size(h.metadata_bytes),
+            escape(_held_by(t)),
+            escape(due),
+        )
+    console.print(printed)
+
+
+def _held_by(table: TableUpkeep) -> str:
+    """Return who keeps a snapshot that the policy would let expire, and since when."""
+    old = [h for h in table.health.holds if h.age >= table.policy.keep]
+    return ", ".join(f"{h.name} ({h.age / 86_400:.0f} days)" for h in sorted(old, key=lambda h: -h.age))
+
+
+def _table_json(table: TableUpkeep) -> dict[str, Any]:
+    health = asdict(table.health) | {"small": [asdict(s) for s in table.health.small]}
+    return {
+        **health,
+        "upkeep": table.policy.is_on,
+        "due": _actions(table.due),
+        "paused": _actions(table.paused),
+        "done": [asdict(d) for d in table.record.done],
+    }
+
+
+def _actions(actions: Iterable[Any]) -> list[dict[str, Any]]:
+    return [asdict(a) for a in actions]
+
+
+def _action_json(attended: Attended) -> dict[str, Any]:
+    return {
+        **asdict(attended.action),
+        "done": asdict(attended.done) if attended.done else None,
+        "why_not": attended.why_not,
+    }

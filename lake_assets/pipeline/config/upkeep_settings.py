@@ -1,0 +1,125 @@
+"""Settings of upkeep in a pipeline's YAML: of the pipeline, and of streams and tables in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ByteSize, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from lake_assets.lake import thresholds
+from lake_assets.pipeline.config.setting_types import (
+    Duration,
+    Names,
+    Strict,
+    checked,
+    combination,
+    seconds_of,
+    share_of,
+)
+from lake_assets.tables.partitioning.time_zones import zone_of
+from lake_assets.tables.upkeep_policy import Budget, Hours, UpkeepPolicy
+
+Share = Annotated[str | float, checked(share_of)]
+
+
+class UpkeepSettings(Strict):
+    """How the files, deletes and snapshots of tables are kept few."""
+
+    enabled: bool | None = Field(
+        default=None, description="false: no upkeep; default: the enclosing setting, else true"
+    )
+    target_file_size: ByteSize | None = Field(
+        default=None, ge=1 << 20, description="size of rewritten data files; default: 128MiB"
+    )
+    small_files: Share | None = Field(
+        default=None,
+        description="share of a table's data files that have to be small before these are combined; default: 5%",
+    )
+    commits: int | None = Field(
+        default=None, ge=2, description="small files are combined once there are so many of them; default: 50"
+    )
+    bytes: ByteSize | None = Field(
+        default=None, gt=0, description="or once they have so many bytes together; default: 1GiB"
+    )
+    age: Duration | None = Field(default=None, description="or once the oldest of them is this old; default: 1d")
+    deleted_rows: Share | None = Field(
+        default=None, description="a data file is rewritten once this share of its rows is deleted; default: 30%"
+    )
+    keep: Duration | None = Field(
+        default=None,
+        description="how long snapshots stay that nothing needs: tables can be read as of then, and rolled back to "
+        "then; default: 5d",
+    )
+    snapshots: int | None = Field(
+        default=None,
+        description="how many of the newest snapshots stay at most, whatever their age; each makes every commit "
+        "a little slower; default: 200",
+    )
+    orphans: Duration | None = Field(
+        default=None,
+        description="how old files are at least that are deleted since no snapshot names them; default: 3d",
+    )
+
+    @combination
+    def _limits(self) -> Iterator[str]:
+        if self.snapshots is not None and self.snapshots < thresholds.SNAPSHOTS_KEPT:
+            yield (
+                f"`snapshots: {self.snapshots}`: the newest {thresholds.SNAPSHOTS_KEPT} always stay, because the "
+                f"watermark is in one of them: write {thresholds.SNAPSHOTS_KEPT} or more"
+            )
+        if self.orphans is not None and seconds_of(self.orphans) < thresholds.YOUNGEST_ORPHAN_SECONDS:
+            hours = thresholds.YOUNGEST_ORPHAN_SECONDS / 3600
+            yield (
+                f"`orphans: {self.orphans}`: a step that is still running has written files that no snapshot names "
+                f"yet: write {hours:g}h or more"
+            )
+
+
+class PipelineUpkeepSettings(UpkeepSettings):
+    """The upkeep of a pipeline: the defaults of its tables, and what all of it may cost."""
+
+    budget: Annotated[str, checked(Budget.parse)] | None = Field(
+        default=None,
+        description="what upkeep may cost: a share of the time (10%), or bytes that are rewritten in an hour (20GiB); "
+        "default: 10%",
+    )
+    quiet: Annotated[Names, checked(lambda hours: [*map(Hours.parse, hours)])] = Field(
+        default_factory=list, description="times of day without upkeep: [08:00-18:00]"
+    )
+    timezone: Annotated[str, checked(zone_of)] = Field(default="UTC", description="time zone of `quiet`, an IANA name")
+
+
+def _switch(value: object) -> object:
+    """Read `upkeep: false` as `upkeep: {enabled: false}`."""
+    return {"enabled": value} if isinstance(value, bool) else value
+
+
+class _OrSwitch:
+    """JSON schema of settings that may also be `true` or `false`; see `OrText`."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"if": {"type": "boolean"}, "then": {"type": "boolean"}, "else": handler(core_schema)}
+
+
+Upkeep = Annotated[UpkeepSettings, BeforeValidator(_switch), _OrSwitch()]
+PipelineUpkeep = Annotated[PipelineUpkeepSettings, BeforeValidator(_switch), _OrSwitch()]
+_SECONDS, _SHARES = ("age", "keep", "orphans"), ("small_files", "deleted_rows")
+
+
+def combined_policy(declared: Sequence[UpkeepSettings]) -> UpkeepPolicy:
+    """Combine the upkeep settings of a table with the enclosing ones, innermost first."""
+    values: dict[str, Any] = {}
+    for settings in reversed(declared):
+        values |= {k: v for k in UpkeepSettings.model_fields if (v := getattr(settings, k)) is not None}
+        if isinstance(settings, PipelineUpkeepSettings):
+            values["quiet"] = tuple(map(Hours.parse, settings.quiet))
+            values["zone"] = zone_of(settings.timezone)
+            if settings.budget is not None:
+                values["budget"] = Budget.parse(settings.budget)
+    values |= {k: seconds_of(v) for k, v in values.items() if k in _SECONDS}
+    values |= {k: share_of(v) for k, v in values.items() if k in _SHARES}
+    # A table may have upkeep where its pipeline has none.
+    return UpkeepPolicy(is_on=values.pop("enabled", True), **values)

@@ -1,0 +1,154 @@
+"""Carry out upkeep's actions by Iceberg's procedures, each in one commit that takes seconds.
+
+A commit that loses a race to a writer is given up: the writer's work counts, and the action is still due.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from pyiceberg.table import Table
+from pyspark.sql import Row
+
+from lake_assets.lake import LakeBase, TableId, quote, thresholds
+from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.lake.names import literal
+from lake_assets.tables import leftovers
+from lake_assets.tables.upkeep_policy import UpkeepPolicy
+from lake_assets.tables.writing.races import as_race
+from lake_assets.upkeep.table_health import TableHealth
+from lake_assets.upkeep.upkeep_actions import Action
+from lake_assets.upkeep.upkeep_records import Done
+
+# So large that no file is rewritten for its size alone.
+_NO_LIMIT = str(1 << 60)
+
+
+def carry_out(lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy) -> Done:
+    """Carry out an action on a table, or a piece of it that takes seconds.
+
+    Raises:
+        ConcurrentWriteError: another writer was faster; nothing has changed.
+        LakeError: a file is missing, the catalog is unavailable, or the like.
+    """
+    began = time.monotonic()
+    with named_errors(name), as_race(name):
+        files, size = _SERVICES[action.kind](lake, name, action, health, policy)
+    return Done(action.kind, action.reason, time.time(), time.monotonic() - began, files, size)
+
+
+def _combine(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    average = max(1, health.small_bytes // max(1, health.small_files))
+    return _rewrite(
+        lake,
+        name,
+        policy,
+        most=thresholds.UPKEEP_PIECE_BYTES // average,
+        options={
+            "min-file-size-bytes": str(min(action.limit, int(0.75 * policy.target_file_size))),
+            "min-input-files": str(thresholds.UPKEEP_INPUT_FILES),
+            "delete-ratio-threshold": "1.0",
+        },
+    )
+
+
+def _deletes(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    average = max(1, health.worn_bytes // max(1, health.worn))
+    return _rewrite(
+        lake,
+        name,
+        policy,
+        most=thresholds.UPKEEP_PIECE_BYTES // average,
+        options={"min-file-size-bytes": "0", "delete-ratio-threshold": str(policy.deleted_rows)},
+    )
+
+
+def _equality_deletes(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    # A delete file of this kind applies to all older files: they are rewritten in one commit, after which no file
+    # needs it.
+    return _rewrite(lake, name, policy, None, {"min-file-size-bytes": "0", "delete-file-threshold": "1"})
+
+
+def _rewrite(
+    lake: LakeBase, name: TableId, policy: UpkeepPolicy, most: int | None, options: Mapping[str, str]
+) -> tuple[int, int]:
+    """Rewrite data files, `most` at most; return by how many fewer they are, with delete files, and their bytes."""
+    table = lake.table(name)
+    all_options = {
+        "target-file-size-bytes": str(policy.target_file_size),
+        "max-file-size-bytes": _NO_LIMIT,
+        "max-file-group-size-bytes": str(thresholds.UPKEEP_PIECE_BYTES),
+        "remove-dangling-deletes": "true",
+        **options,
+    }
+    if most is not None:
+        fewest = thresholds.UPKEEP_INPUT_FILES
+        all_options["max-files-to-rewrite"] = str(max(fewest, min(most, thresholds.UPKEEP_PIECE_FILES)))
+    before = table.metadata.current_snapshot_id
+    # Sorted tables stay sorted.
+    strategy = "'sort'" if _is_sorted(table) else "'binpack'"
+    row = _call(lake, "rewrite_data_files", name, strategy=strategy, options=_map(all_options))
+    if lake.table(name).metadata.current_snapshot_id == before:
+        return 0, 0
+    removed = row["rewritten_data_files_count"] - row["added_data_files_count"]
+    return removed + (row.asDict().get("removed_delete_files_count") or 0), row["rewritten_bytes_count"]
+
+
+def _is_sorted(table: Table) -> bool:
+    return bool(table.sort_order().fields)
+
+
+def _manifests(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    row = _call(lake, "rewrite_manifests", name, use_caching="false")
+    return row["rewritten_manifests_count"] - row["added_manifests_count"], health.manifest_bytes
+
+
+def _expire(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    before = len(lake.table(name).metadata.snapshots)
+    _call(
+        lake,
+        "expire_snapshots",
+        name,
+        older_than=f"timestamp_millis({health.expire_before})",
+        retain_last=str(thresholds.SNAPSHOTS_KEPT),
+        stream_results="true",
+    )
+    return before - len(lake.table(name).metadata.snapshots), 0
+
+
+def _orphans(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    return len(leftovers.remove_unnamed_files(lake, name, policy.orphans)), 0
+
+
+_SERVICES = {
+    "combine": _combine,
+    "deletes": _deletes,
+    "equality-deletes": _equality_deletes,
+    "manifests": _manifests,
+    "expire": _expire,
+    "orphans": _orphans,
+}
+
+
+def _call(lake: LakeBase, procedure: str, name: TableId, **arguments: str) -> Row:
+    """Call a procedure of Iceberg's, with arguments as SQL; return its row."""
+    given = {"table": literal(".".join(quote(p) for p in name.parts)), **arguments}
+    listed = ", ".join(f"{k} => {v}" for k, v in given.items())
+    return lake.spark().sql(f"CALL {quote(lake.config.name)}.system.{procedure}({listed})").collect()[0]
+
+
+def _map(options: Mapping[str, str]) -> str:
+    return f"map({', '.join(f'{literal(k)}, {literal(v)}' for k, v in options.items())})"

@@ -1,0 +1,102 @@
+"""What upkeep did to each table, as one file a table in the lake's home: when, why, what it gained and what it took."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.runtime.private_files import make_private, write_private
+
+log = logging.getLogger(__name__)
+_FOLDER = "upkeep"
+_KEPT = 50
+
+
+@dataclass(frozen=True)
+class Done:
+    """One action that upkeep has carried out.
+
+    Attributes:
+        kind: what was done; see `upkeep_actions.Kind`.
+        reason: why.
+        at: when it ended, in seconds since 1970.
+        seconds: how long it took.
+        files: the files that it removed, or snapshots that it expired.
+        bytes: the bytes that it rewrote.
+        error: why it failed; empty: it did not.
+    """
+
+    kind: str
+    reason: str
+    at: float
+    seconds: float
+    files: int = 0
+    bytes: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class TableRecord:
+    """What upkeep remembers of a table.
+
+    Attributes:
+        table: the table.
+        seen: when it was first looked at, in seconds since 1970.
+        done: its newest actions, oldest first.
+    """
+
+    table: str
+    seen: float
+    done: tuple[Done, ...] = field(default_factory=tuple)
+
+    def last(self, kind: str) -> Done | None:
+        """Return the last action of a kind."""
+        return next((d for d in reversed(self.done) if d.kind == kind), None)
+
+    def is_paused(self, kind: str, now: float) -> bool:
+        """Whether a kind of action waits, because its last ones gained nothing or failed: each time twice as long."""
+        useless = 0
+        for d in reversed([d for d in self.done if d.kind == kind]):
+            if d.files and not d.error:
+                break
+            useless += 1
+        last = self.last(kind)
+        return bool(useless and last and now - last.at < 60 * 2 ** min(useless, 12))
+
+
+def read(lake: LakeBase, table: TableId, now: float) -> TableRecord:
+    """Return the record of a table; a new one if there is none, or it cannot be read."""
+    try:
+        content = json.loads(_file_of(lake, table).read_text(encoding="utf-8"))
+        done = tuple(Done(**d) for d in content["done"])
+        # A clock that was set back must not pause upkeep until it has caught up.
+        return TableRecord(str(table), min(float(content["seen"]), now), tuple(d for d in done if d.at <= now))
+    except FileNotFoundError:
+        return TableRecord(str(table), now)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        log.warning("what upkeep did to %s is forgotten: %s", table, e)
+        return TableRecord(str(table), now)
+
+
+def add(lake: LakeBase, table: TableId, done: Iterable[Done], now: float) -> None:
+    """Add actions to the record of a table. What prevents it is logged: the table is as it is."""
+    old = read(lake, table, now)
+    target = _file_of(lake, table)
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        make_private(target.parent)
+        write_private(partial, json.dumps(asdict(TableRecord(old.table, old.seen, (*old.done, *done)[-_KEPT:]))))
+        partial.replace(target)
+    except OSError as e:
+        log.warning("what upkeep did to %s is not recorded: %s", table, e)
+
+
+def _file_of(lake: LakeBase, table: TableId) -> Path:
+    name = hashlib.sha256("\0".join(table.parts).encode()).hexdigest()[:24]
+    return lake.config.home / _FOLDER / f"{name}.json"
