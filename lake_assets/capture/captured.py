@@ -30,7 +30,7 @@ from lake_assets.capture.rows.incompatible_columns import incompatible_columns
 from lake_assets.capture.rows.spark_types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, End, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, Refused, UnsupportedCaptureError
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import is_of_changes
 from lake_assets.lake.rows_in_memory import arrow_rows
@@ -171,21 +171,34 @@ class Capture:
         before, after = tables.sides_of(parts[0]) if parts else (None, None)
         return IcdcTables(after, before)
 
-    def upserts(self, spark: SparkSession) -> DataFrame:
+    def upserts(self, spark: SparkSession, local_rows: int | None = None) -> DataFrame:
         """Return the rows inserted or updated in the window, as of its end.
 
         If rows keep their ids (format v3), they may include a row that was updated to its old values.
+
+        Args:
+            local_rows: see `few_rows`.
         """
         from lake_assets.capture.rows import changed_rows
 
-        if not isinstance(self.few_rows, Refused) and self.granularity == "net":
+        if self.granularity == "net" and not isinstance(rows := self.few_rows(local_rows), Refused):
             self._check_names()
-            return arrow_rows(spark, self.few_rows, spark_types(self.schema))
+            return arrow_rows(spark, rows, spark_types(self.schema))
         return self._read(spark, changed_rows.upserts)
 
+    def few_rows(self, at_most: int | None = None) -> pa.Table | Refused:
+        """Return the rows of the window, read by this process; a refusal if there are many, or rows were also removed.
+
+        Args:
+            at_most: how many rows are few; default: LOCAL_ROWS.
+        """
+        most = thresholds.LOCAL_ROWS if at_most is None else at_most
+        if sum(e.records for p in self._parts for e in p.plan.after.data) > most:
+            return Refused("many rows were added")
+        return self._added_rows
+
     @cached_value
-    def few_rows(self) -> pa.Table | Refused:
-        """The rows of the window, read by this process; a refusal if there are many, or rows were also removed."""
+    def _added_rows(self) -> pa.Table | Refused:
         return added_rows(self._source, self.schema, self._parts)
 
     def feed(self, spark: SparkSession, keys: str | Sequence[str] | None = None) -> DataFrame:

@@ -30,7 +30,7 @@ from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audits.audit_gate import forget_failed
@@ -190,7 +190,8 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         captured = scope.enter_context(capture(lake, spec.staging, window.start, window.head.snapshot))
         scope.enter_context(tuned_for(lake, (), captured))
         events, without_row = window_events(target, captured)
-        few = Refused("many rows") if isinstance(captured.few_rows, Refused) else FewEvents.of(target, events, before)
+        rows = captured.few_rows(thresholds.LOCAL_EVENTS)
+        few = rows if isinstance(rows, Refused) else FewEvents.of(target, events, before)
         if isinstance(few, Refused):
             events = in_one_piece(events, captured).persist()
             scope.callback(events.unpersist)

@@ -41,7 +41,8 @@ _SIMPLE = (
 
 
 def added_rows(source: Table, schema: Schema, parts: Sequence[Part]) -> pa.Table | Refused:
-    """Return all rows of captured files, if all of them were added; a refusal if there are many, or Spark has to read.
+    """Return all rows of captured files, if all of them were added; a refusal if there are many files, or Spark has to
+    read.
 
     Args:
         source: the table.
@@ -51,8 +52,8 @@ def added_rows(source: Table, schema: Schema, parts: Sequence[Part]) -> pa.Table
     if any(p.plan.before.data or p.plan.after.deletes for p in parts):
         return Refused("rows were deleted or updated")
     files = [e for p in parts for e in p.plan.after.data]
-    if sum(e.records for e in files) > thresholds.LOCAL_ROWS or len(files) > thresholds.LOCAL_FILES:
-        return Refused("many rows were added")
+    if len(files) > thresholds.LOCAL_FILES:
+        return Refused("many files were added")
     if other := next((f.name for f in schema.fields if not is_handed_on(f.field_type)), ""):
         return Refused(f"Arrow does not hand columns like {other} to Spark as they are")
     columns, read, left = ParquetColumns.of(schema), list[pa.Table](), thresholds.LOCAL_BYTES

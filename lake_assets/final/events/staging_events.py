@@ -12,7 +12,7 @@ from lake_assets.final.events.key_changes import states
 from lake_assets.final.staging_projection import source_name
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
-from lake_assets.lake import quote
+from lake_assets.lake import quote, thresholds
 from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.writing.table_ddl import columns_of
 
@@ -25,7 +25,7 @@ def window_events(target: Target, captured: Capture) -> tuple[DataFrame, int]:
     """
     window_ = captured.window
     end = window_.end.snapshot_id if window_.end else None
-    rows, without_row = _identified(target, captured.upserts(target.lake.spark()), end)
+    rows, without_row = _identified(target, captured.upserts(target.lake.spark(), thresholds.LOCAL_EVENTS), end)
     events = target.projection.events(rows)
     if window_.is_forward or window_.start is None or window_.end is None:
         return events, without_row

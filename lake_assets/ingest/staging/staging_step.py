@@ -261,7 +261,8 @@ def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
         records = about(captured_rows, spec)
         # Schemas are only shared if every record counts.
         counts_all = not spec.start and (due.reread or not window.lost)
-        held = None if isinstance(captured.few_rows, Refused) else captured.few_rows
+        few = captured.few_rows()
+        held = None if isinstance(few, Refused) else few
         schemas = _schemas(due, captured_rows, held) if counts_all and is_small(captured) else None
         if window.lost and not due.reread:
             records, is_new = due.without_absorbed(records), False
