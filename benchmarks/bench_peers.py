@@ -7,6 +7,11 @@ Upserts: a table with scattered keys in 16 files (Paimon: in its buckets); batch
 updates, 20 % inserts, 20 % deletes. Timed is one call of the tool, from changes that are stored (as one Parquet file;
 for lake_assets in the staging table) to the commit.
 
+Totals: playback events of 14 days; each batch brings those of the next day, 5 % of them up to 14 days late. The tool
+keeps two tables: seconds and plays by account and day, and the seconds of an account up to each day. Timed are both
+tables, from the events in the table of events to the second commit. Tools without a feed of changes recompute the last
+days, 3 or 14: with 3, events that are later than that are missing, which the result says.
+
 Each peer runs in an environment of its own (`benchmarks/peers/requirements`), made on the first run in the user's
 cache folder, one process at a time. Peers take turns: in each round, every peer opens its tables in a new process,
 absorbs one batch of each size to warm up, then the measured batches; the next round begins with another peer. All
@@ -28,8 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.driver_process import DriverProcess, Reply
-from peers.peer_environments import PEERS, UPSERTS, PeerError
-from peers.peer_inputs import UpsertInputs, differences
+from peers.peer_environments import PEERS, TOTALS, UPSERTS, PeerError
+from peers.peer_inputs import EventInputs, UpsertInputs, differences
 
 OURS = "lake_assets"
 
@@ -54,18 +59,25 @@ class Result:
 
 
 class Comparison:
-    """Peers, and the batches that they absorb in turn."""
+    """Peers, and the batches of one workload that they absorb in turn."""
 
-    def __init__(self, folder: Path, args: argparse.Namespace, workload: str, inputs: UpsertInputs) -> None:
+    def __init__(
+        self, folder: Path, args: argparse.Namespace, workload: str, inputs: UpsertInputs | EventInputs
+    ) -> None:
         self.folder, self.args, self.workload, self.inputs = folder, args, workload, inputs
+        self.sizes = {f"{n:,} keys": n for n in args.changes}
+        if workload == TOTALS:
+            self.sizes = {f"{args.events:,} events": args.events}
         self.results = {name: Result() for name in args.peers if workload in PEERS[name].workloads}
 
     def run(self) -> None:
         """Run all rounds."""
         names = list(self.results)
         for number in range(self.args.rounds):
-            warmup = [(f"{n:,} keys", self.inputs.batch(n)) for n in self.args.changes]
-            measured = [(f"{n:,} keys", self.inputs.batch(n)) for n in self.args.changes * self.args.batches]
+            warmup = [(kind, self.inputs.batch(n)) for kind, n in self.sizes.items()]
+            measured = [
+                (kind, self.inputs.batch(n)) for _ in range(self.args.batches) for kind, n in self.sizes.items()
+            ]
             start = number % len(names)
             for name in names[start:] + names[:start]:
                 if self.results[name].failure:
@@ -78,8 +90,8 @@ class Comparison:
 
     def turn(self, name: str, number: int, warmup: list[tuple[str, Path]], measured: list[tuple[str, Path]]) -> None:
         """Let a peer absorb a round's batches in a new process; check its tables after the last round."""
-        result, home = self.results[name], self.folder / "peers" / name
-        log = self.folder / f"{name}.log"
+        result, home = self.results[name], self.folder / "peers" / self.workload / name
+        log = self.folder / f"{self.workload}-{name}.log"
         settings = {"memory": self.args.memory, "rows": self.args.rows}
         with DriverProcess(PEERS[name], self.workload, home, log, **settings) as driver:
             result.versions = ", ".join(f"{k} {v}" for k, v in driver.ask("versions").said.items())
@@ -104,7 +116,7 @@ class Comparison:
 
     def table(self) -> str:
         """Return the figures as a Markdown table."""
-        kinds = [f"{n:,} keys" for n in self.args.changes]
+        kinds = list(self.sizes)
         head = [f"{kind}: s, CPU s | times {OURS}" for kind in kinds]
         lines = [f"| tool | {' | '.join(head)} | reading all: s | result |", "|---" * (2 * len(kinds) + 3) + "|"]
         for name, result in self.results.items():
@@ -136,8 +148,11 @@ def say(text: str) -> None:
 def main() -> int:
     """Run the comparison; exit code 1 if lake_assets failed or differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the table at first")
+    parser.add_argument("--workloads", nargs="+", default=[UPSERTS, TOTALS], choices=[UPSERTS, TOTALS])
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the table at first, or events")
     parser.add_argument("--changes", type=int, nargs="+", default=[1_000, 60_000], help="changed keys of batches")
+    parser.add_argument("--events", type=int, default=60_000, help="events of a batch")
+    parser.add_argument("--accounts", type=int, default=500_000)
     parser.add_argument("--batches", type=int, default=2, help="measured batches of each size in a round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
@@ -145,19 +160,27 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folder with inputs, tables and logs")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-peers-"))
+    failed = False
     try:
-        comparison = Comparison(folder, args, UPSERTS, UpsertInputs(folder / UPSERTS, args.rows))
-        comparison.run()
-        today = datetime.datetime.now(tz=datetime.UTC).date()
-        print(f"{today}: {args.rows:,} rows; {args.rounds} rounds of {args.batches} batches of each size\n")
-        print(comparison.table())
+        for workload in args.workloads:
+            inputs = (
+                UpsertInputs(folder / UPSERTS, args.rows)
+                if workload == UPSERTS
+                else EventInputs(folder / TOTALS, args.rows, args.accounts)
+            )
+            comparison = Comparison(folder, args, workload, inputs)
+            comparison.run()
+            today = datetime.datetime.now(tz=datetime.UTC).date()
+            print(f"{workload}, {today}: {args.rows:,} rows, {args.rounds} rounds of {args.batches} batches each\n")
+            print(comparison.table() + "\n", flush=True)
+            ours = comparison.results.get(OURS)
+            failed |= bool(ours and (ours.failure or ours.differences))
     finally:
         if args.keep:
             say(f"kept: {folder}")
         else:
             shutil.rmtree(folder)
-    ours = comparison.results.get(OURS)
-    return int(bool(ours and (ours.failure or ours.differences)))
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,15 @@ _ICEBERG = (ICEBERG_RUNTIME, SQLITE_JDBC)
 PEERS = {
     "lake_assets": Peer("lake", None, (), (UPSERTS, TOTALS)),
     "iceberg": Peer("iceberg", None, _ICEBERG, (UPSERTS,)),
-    "delta": Peer("delta", "delta", ("io.delta:delta-spark_2.13:4.4.1",), (UPSERTS,)),
+    "delta": Peer("delta", "delta", ("io.delta:delta-spark_4.1_2.13:4.4.0",), (UPSERTS, TOTALS)),
     "hudi": Peer("hudi", "hudi", ("org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0",), (UPSERTS,)),
     "paimon": Peer("paimon", "paimon", ("org.apache.paimon:paimon-spark-3.5:0.9.0",), (UPSERTS,)),
+    # Without a change feed, the last days are recomputed: three as people write, or all that events are late by.
+    **{
+        f"{name}-{days}-days": Peer(name, environment, _ICEBERG, (TOTALS,), {"lookback": days})
+        for name, environment in (("iceberg", None), ("dbt", "dbt"), ("sqlmesh", "sqlmesh"))
+        for days in (3, 14)
+    },
 }
 
 
@@ -69,7 +75,7 @@ def jars_of(peer: Peer, python: Path) -> list[str]:
     """Return the peer's jars; let its own Spark download them the first time."""
     if not peer.packages:
         return []
-    if peer.requirements is None:
+    if peer.packages == _ICEBERG:  # the ones that this project uses
         return [str(jar) for jar in resolve(peer.packages)]
     name = hashlib.sha256("\n".join(peer.packages).encode()).hexdigest()[:16]
     folder = _cache() / "jars" / name

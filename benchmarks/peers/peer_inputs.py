@@ -9,6 +9,7 @@ import duckdb
 FILES = 16
 # Numbers of changes, and of rows, in a range of their own per batch.
 SPAN = 1_000_000
+DAY, FIRST_DAY = 86_400, 1_772_323_200  # 2026-03-01
 COLUMNS = "id, code, a, b, name, amount, ts, seq"
 COMPARED = {
     "final": "id, code, a, b, name, CAST(amount AS VARCHAR) AS amount, CAST(epoch(ts) AS BIGINT) AS ts, seq",
@@ -63,6 +64,41 @@ class UpsertInputs(Inputs):
         )
         rows = f"{base} UNION ALL SELECT {COLUMNS} FROM ({last}) WHERE op <> 'D'"
         return {"final": f"SELECT {COMPARED['final']} FROM ({rows})"}
+
+
+class EventInputs(Inputs):
+    """Playback events: 14 days at first, then a day a batch, with 5 % of the events up to 14 days late."""
+
+    def __init__(self, folder: Path, rows: int, accounts: int) -> None:
+        super().__init__(folder, rows)
+        self.accounts = accounts
+        self.write(f"{self._events(0, rows, first_day=0, days=14)} ORDER BY started_at", self.base / "events.parquet")
+
+    def batch(self, changes: int) -> Path:
+        """Write the events of the next day, late ones among them."""
+        self.batches += 1
+        query = self._events(self.batches * SPAN + self.rows, changes, first_day=13 + self.batches, days=1, late=True)
+        return self.write(query, self.folder / f"batch-{self.batches:04}.parquet")
+
+    def expected(self) -> dict[str, str]:
+        """Return the queries of both tables over all events."""
+        files = f"['{self.base}/*.parquet', '{self.folder}/batch-*.parquet']"
+        daily = (
+            "SELECT account, strftime(started_at, '%Y-%m-%d') AS day, CAST(sum(seconds) AS BIGINT) AS seconds, "
+            f"count(*) AS plays FROM read_parquet({files}) GROUP BY ALL"
+        )
+        up_to = "CAST(sum(seconds) OVER (PARTITION BY account ORDER BY day) AS BIGINT)"
+        return {"daily": daily, "running": f"SELECT account, day, {up_to} AS seconds FROM ({daily})"}
+
+    def _events(self, start: int, count: int, *, first_day: int, days: int, late: bool = False) -> str:
+        second = f"hash(range, 1) % {days * DAY} + {first_day * DAY}"
+        behind = f"CASE WHEN hash(range, 2) % 20 = 0 THEN CAST(hash(range, 3) % {14 * DAY} AS BIGINT) ELSE 0 END"
+        at = f"{FIRST_DAY} + CAST({second} AS BIGINT) - {behind if late else 0}"
+        return (
+            f"SELECT range AS id, CAST(hash(range, 4) % {self.accounts} AS INT) AS account, "
+            f"CAST(hash(range, 5) % 1000 AS INT) AS title, to_timestamp({at}) AS started_at, "
+            f"CAST(hash(range, 6) % 7200 AS INT) AS seconds FROM range({start}, {start + count})"
+        )
 
 
 def differences(inputs: Inputs, expected: dict[str, str], exported: Path) -> list[str]:

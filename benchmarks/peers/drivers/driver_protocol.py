@@ -26,6 +26,15 @@ DAILY = [
     "CAST(plays AS BIGINT) AS plays",
 ]
 RUNNING = ["account", "CAST(day AS STRING) AS day", "CAST(seconds AS BIGINT) AS seconds"]
+# Seconds and plays by account and day; seconds of an account up to each day.
+DAILY_QUERY = (
+    "SELECT account, to_date(started_at) AS day, sum(seconds) AS seconds, count(*) AS plays FROM db.events {where} "
+    "GROUP BY account, to_date(started_at)"
+)
+RUNNING_QUERY = (
+    "SELECT * FROM (SELECT account, day, sum(seconds) OVER (PARTITION BY account ORDER BY day) AS seconds "
+    "FROM db.daily) {where}"
+)
 FILES = 16
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
-from driver_protocol import COLUMNS, Driver, serve
+from driver_protocol import COLUMNS, DAILY_QUERY, RUNNING_QUERY, Driver, serve
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 MERGE = (
     "MERGE INTO {table} t USING (SELECT * FROM parquet.`{batch}`) s ON t.id = s.id WHEN MATCHED AND s.op = 'D' "
@@ -42,9 +44,13 @@ class IcebergDriver(Driver):
         "spark.driver.defaultJavaOptions": "-Diceberg.scan.plan-in-worker-pool=false",
     }
 
-    def create(self, rows: DataFrame, table: str) -> None:
-        """Create a table with these rows."""
+    def create(self, rows: DataFrame, table: str, partition: str = "", sort: str = "") -> None:
+        """Create a table with these rows, by default not partitioned."""
+        if sort:
+            rows = rows.sortWithinPartitions(sort)
         writer = rows.writeTo(table).using("iceberg")
+        if partition:
+            writer = writer.partitionedBy(F.expr(partition))
         for name, value in PROPERTIES.items():
             writer = writer.tableProperty(name, value)
         writer.create()
@@ -66,5 +72,39 @@ class Upserts(IcebergDriver):
         return {"final": self.spark.table("lake.db.final")}
 
 
+class Totals(IcebergDriver):
+    """Both tables recomputed for the last days, by MERGE with a condition on the day, which is their partition."""
+
+    conf: ClassVar[dict[str, str]] = {**IcebergDriver.conf, "spark.sql.defaultCatalog": "lake"}
+
+    def load(self, folder: str) -> None:
+        """Create the tables and fill them."""
+        events = self.spark.read.parquet(folder)
+        self.create(events, "db.events", partition="days(started_at)", sort="started_at")
+        self.create(self.spark.sql(DAILY_QUERY.format(where="")), "db.daily", partition="day", sort="day")
+        self.create(self.spark.sql(RUNNING_QUERY.format(where="")), "db.running", partition="day", sort="day")
+
+    def prepare(self, batch: str) -> None:
+        """Append the events."""
+        self.spark.read.parquet(batch).sortWithinPartitions("started_at").writeTo("db.events").append()
+
+    def step(self) -> None:
+        """Recompute the days since the newest one that was seen, less the lookback, in both tables."""
+        (newest,) = self.spark.sql("SELECT max(day) FROM db.daily").collect()[0]
+        first = newest + timedelta(days=1 - self.settings["lookback"])
+        for table, query in (("daily", DAILY_QUERY), ("running", RUNNING_QUERY)):
+            where = f"WHERE started_at >= '{first}'" if table == "daily" else f"WHERE day >= '{first}'"
+            same = "t.seconds = s.seconds"
+            self.spark.sql(
+                f"MERGE INTO db.{table} t USING ({query.format(where=where)}) s ON t.account = s.account "
+                f"AND t.day = s.day AND t.day >= '{first}' WHEN MATCHED AND NOT ({same}) THEN UPDATE SET * "
+                "WHEN NOT MATCHED THEN INSERT *"
+            )
+
+    def tables(self) -> dict[str, DataFrame]:
+        """Return the tables."""
+        return {table: self.spark.table(f"db.{table}") for table in ("daily", "running")}
+
+
 if __name__ == "__main__":
-    serve({"upserts": Upserts})
+    serve({"upserts": Upserts, "totals": Totals})

@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from driver_protocol import Driver, serve
+from driver_protocol import DAILY_QUERY, Driver, serve
 from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake import SparkConfig
 from lake_assets.pipeline import PipelineConfig
 
+RUNNING = "SELECT account, day, sum(seconds) OVER (PARTITION BY account ORDER BY day) AS seconds FROM db.daily"
 STREAM = {
     "name": "changes",
     "format": "change-set",
@@ -83,5 +84,36 @@ class Upserts(LakeDriver):
         return {"final": self.spark.table("final.accounts")}
 
 
+class Totals(LakeDriver):
+    """Two SQL models, the second of which reads the first."""
+
+    def declared(self) -> Pipeline:
+        """Return the pipeline of both models."""
+        models = [
+            {"name": "agg.daily", "sql": DAILY_QUERY.format(where="").replace("db.events", "src.events")},
+            {"name": "agg.running", "sql": RUNNING.replace("db.daily", "agg.daily")},
+        ]
+        return Pipeline(PipelineConfig.model_validate({"name": "bench", "models": models}))
+
+    def load(self, folder: str) -> None:
+        """Create the table of events, and both models."""
+        self.lake.ensure_namespace(("src",))
+        writer = self.spark.read.parquet(folder).sortWithinPartitions("started_at").writeTo("src.events")
+        writer.using("iceberg").tableProperty("format-version", "3").create()
+        self.run(["agg.daily", "agg.running"])
+
+    def prepare(self, batch: str) -> None:
+        """Append the events."""
+        self.spark.read.parquet(batch).writeTo("src.events").append()
+
+    def step(self) -> str:
+        """Run the steps of both models."""
+        return self.run(["agg.daily", "agg.running"])
+
+    def tables(self) -> dict[str, DataFrame]:
+        """Return the tables."""
+        return {table: self.spark.table(f"agg.{table}") for table in ("daily", "running")}
+
+
 if __name__ == "__main__":
-    serve({"upserts": Upserts})
+    serve({"upserts": Upserts, "totals": Totals})
