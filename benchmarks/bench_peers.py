@@ -14,7 +14,7 @@ days, 3 or 14: with 3, events that are later than that are missing, which the re
 
 Each peer runs in an environment of its own (`benchmarks/peers/requirements`), made on the first run in the user's
 cache folder, one process at a time. Peers take turns: in each round, every peer opens its tables in a new process,
-absorbs one batch of each size to warm up, then the measured batches; the next round begins with another peer. All
+absorbs some batches of each size to warm up, then the measured ones; the next round begins with another peer. All
 peers get the same files in the same order, and Spark settings for two cores (`DEFAULTS` of lake_assets' sessions).
 Figures are medians. CPU seconds are those of the whole process tree. Reading is one query over all columns after the
 last batch. At the end, DuckDB computes from the inputs what the tables must hold, and compares every row.
@@ -74,10 +74,10 @@ class Comparison:
         """Run all rounds."""
         names = list(self.results)
         for number in range(self.args.rounds):
-            warmup = [(kind, self.inputs.batch(n)) for kind, n in self.sizes.items()]
-            measured = [
-                (kind, self.inputs.batch(n)) for _ in range(self.args.batches) for kind, n in self.sizes.items()
-            ]
+            warmup, measured = (
+                [(kind, self.inputs.batch(n)) for _ in range(repeat) for kind, n in self.sizes.items()]
+                for repeat in (self.args.warmup, self.args.batches)
+            )
             start = number % len(names)
             for name in names[start:] + names[:start]:
                 if self.results[name].failure:
@@ -154,6 +154,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=60_000, help="events of a batch")
     parser.add_argument("--accounts", type=int, default=500_000)
     parser.add_argument("--batches", type=int, default=2, help="measured batches of each size in a round")
+    parser.add_argument("--warmup", type=int, default=2, help="batches of each size in a round before those")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--memory", default="4g", help="heap of each peer's Spark")

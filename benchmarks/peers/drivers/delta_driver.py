@@ -17,6 +17,8 @@ class DeltaDriver(Driver):
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+        # The state of a table with few files is computed in 50 tasks by default.
+        "spark.databricks.delta.snapshotPartitions": "2",
     }
 
     def path(self, table: str) -> str:

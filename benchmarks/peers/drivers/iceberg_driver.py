@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from driver_protocol import COLUMNS, DAILY_QUERY, RUNNING_QUERY, Driver, serve
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 MERGE = (
@@ -44,13 +44,13 @@ class IcebergDriver(Driver):
         "spark.driver.defaultJavaOptions": "-Diceberg.scan.plan-in-worker-pool=false",
     }
 
-    def create(self, rows: DataFrame, table: str, partition: str = "", sort: str = "") -> None:
+    def create(self, rows: DataFrame, table: str, partition: Column | None = None, sort: str = "") -> None:
         """Create a table with these rows, by default not partitioned."""
         if sort:
             rows = rows.sortWithinPartitions(sort)
         writer = rows.writeTo(table).using("iceberg")
-        if partition:
-            writer = writer.partitionedBy(F.expr(partition))
+        if partition is not None:
+            writer = writer.partitionedBy(partition)
         for name, value in PROPERTIES.items():
             writer = writer.tableProperty(name, value)
         writer.create()
@@ -80,9 +80,9 @@ class Totals(IcebergDriver):
     def load(self, folder: str) -> None:
         """Create the tables and fill them."""
         events = self.spark.read.parquet(folder)
-        self.create(events, "db.events", partition="days(started_at)", sort="started_at")
-        self.create(self.spark.sql(DAILY_QUERY.format(where="")), "db.daily", partition="day", sort="day")
-        self.create(self.spark.sql(RUNNING_QUERY.format(where="")), "db.running", partition="day", sort="day")
+        self.create(events, "db.events", partition=F.partitioning.days("started_at"), sort="started_at")
+        self.create(self.spark.sql(DAILY_QUERY.format(where="")), "db.daily", partition=F.col("day"), sort="day")
+        self.create(self.spark.sql(RUNNING_QUERY.format(where="")), "db.running", partition=F.col("day"), sort="day")
 
     def prepare(self, batch: str) -> None:
         """Append the events."""

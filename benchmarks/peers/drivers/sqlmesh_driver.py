@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import iceberg_driver
 from driver_protocol import serve
+from pyspark.sql import functions as F
 
 MODELS = Path(__file__).parent.parent / "sqlmesh_project" / "models"
 
@@ -53,12 +54,17 @@ class Totals(iceberg_driver.Totals):
         """Create the events; plan and backfill both models."""
         for namespace in ("src", "db"):
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS lake.{namespace}")
-        self.create(self.spark.read.parquet(folder), "src.events", partition="days(started_at)", sort="started_at")
+        self.create(
+            self.spark.read.parquet(folder),
+            "src.events",
+            partition=F.partitioning.days("started_at"),
+            sort="started_at",
+        )
         newest = self.newest_day()
+        # Everything up to the day before.
         self.context().plan(
-            auto_apply=True, no_prompts=True, skip_tests=True, end=str(newest),
-            execution_time=str(newest + timedelta(days=1)),
-        )  # fmt: skip
+            auto_apply=True, no_prompts=True, skip_tests=True, execution_time=str(newest + timedelta(days=1))
+        )
 
     def prepare(self, batch: str) -> None:
         """Append the events."""
