@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import shutil
 import statistics
 import sys
@@ -94,7 +95,8 @@ class Comparison:
         log = self.folder / f"{self.workload}-{name}.log"
         settings = {"memory": self.args.memory, "rows": self.args.rows}
         with DriverProcess(PEERS[name], self.workload, home, log, **settings) as driver:
-            result.versions = ", ".join(f"{k} {v}" for k, v in driver.ask("versions").said.items())
+            jars = [package.split(":", 1)[1].replace(":", " ") for package in PEERS[name].packages]
+            result.versions = ", ".join([*(f"{k} {v}" for k, v in driver.ask("versions").said.items()), *jars])
             if number == 0:
                 result.load = driver.ask("load", str(self.inputs.base))
                 say(f"{name}: loaded in {result.load.seconds:.1f} s")
@@ -172,7 +174,9 @@ def main() -> int:
             comparison = Comparison(folder, args, workload, inputs)
             comparison.run()
             today = datetime.datetime.now(tz=datetime.UTC).date()
-            print(f"{workload}, {today}: {args.rows:,} rows, {args.rounds} rounds of {args.batches} batches each\n")
+            load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
+            print(f"{workload}, {today}: {args.rows:,} rows, {args.rounds} rounds of {args.batches} batches each after")
+            print(f"{args.warmup}; {os.cpu_count()} cores, load average at the end {load}\n")
             print(comparison.table() + "\n", flush=True)
             ours = comparison.results.get(OURS)
             failed |= bool(ours and (ours.failure or ours.differences))

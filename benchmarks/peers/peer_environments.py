@@ -94,7 +94,8 @@ def jars_of(peer: Peer, python: Path) -> list[str]:
 
 def environment(python: Path) -> dict[str, str]:
     """Return the environment variables of a peer's process: its own Python, this machine's Java, no other Spark."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH"))}
+    others = ("SPARK_", "PYSPARK_", *(() if python == Path(sys.executable) else ("PYTHONPATH",)))
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
     return {**kept, "JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": str(python), "PYTHONUNBUFFERED": "1"}
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import iceberg_driver
 from driver_protocol import serve
-from pyspark.sql import functions as F
+from pyspark.sql.functions.partitioning import days
 
 PROJECT = Path(__file__).parent.parent / "dbt_project"
 
@@ -26,9 +26,7 @@ class Totals(iceberg_driver.Totals):
 
     def load(self, folder: str) -> None:
         """Create the events; build both models from all of them."""
-        self.create(
-            self.spark.read.parquet(folder), "db.events", partition=F.partitioning.days("started_at"), sort="started_at"
-        )
+        self.create(self.spark.read.parquet(folder), "db.events", partition=days("started_at"), sort="started_at")
         self.run("--full-refresh", first="2026-03-01")
 
     def prepare(self, batch: str) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from driver_protocol import COLUMNS, DAILY_QUERY, RUNNING_QUERY, Driver, serve
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.functions.partitioning import days
 
 MERGE = (
     "MERGE INTO {table} t USING (SELECT * FROM parquet.`{batch}`) s ON t.id = s.id WHEN MATCHED AND s.op = 'D' "
@@ -80,7 +81,7 @@ class Totals(IcebergDriver):
     def load(self, folder: str) -> None:
         """Create the tables and fill them."""
         events = self.spark.read.parquet(folder)
-        self.create(events, "db.events", partition=F.partitioning.days("started_at"), sort="started_at")
+        self.create(events, "db.events", partition=days("started_at"), sort="started_at")
         self.create(self.spark.sql(DAILY_QUERY.format(where="")), "db.daily", partition=F.col("day"), sort="day")
         self.create(self.spark.sql(RUNNING_QUERY.format(where="")), "db.running", partition=F.col("day"), sort="day")
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import iceberg_driver
 from driver_protocol import serve
-from pyspark.sql import functions as F
+from pyspark.sql.functions.partitioning import days
 
 MODELS = Path(__file__).parent.parent / "sqlmesh_project" / "models"
 
@@ -57,7 +57,7 @@ class Totals(iceberg_driver.Totals):
         self.create(
             self.spark.read.parquet(folder),
             "src.events",
-            partition=F.partitioning.days("started_at"),
+            partition=days("started_at"),
             sort="started_at",
         )
         newest = self.newest_day()
