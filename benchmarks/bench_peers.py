@@ -12,6 +12,9 @@ keeps two tables: seconds and plays by account and day, and the seconds of an ac
 tables, from the events in the table of events to the second commit. Tools without a feed of changes recompute the last
 days, 3 or 14: with 3, events that are later than that are missing, which the result says.
 
+"Before" is what was done untimed to have the changes stored: landing and staging in lake_assets' upserts, appending the
+events in totals.
+
 Each peer runs in an environment of its own (`benchmarks/peers/requirements`), made on the first run in the user's
 cache folder, one process at a time. Peers take turns: in each round, every peer opens its tables in a new process,
 absorbs some batches of each size to warm up, then the measured ones; the next round begins with another peer. All
@@ -45,6 +48,7 @@ class Result:
     """What was measured of a peer: by kind of batch the replies to its steps; or why it failed."""
 
     steps: dict[str, list[Reply]] = field(default_factory=lambda: defaultdict(list))
+    before: dict[str, list[Reply]] = field(default_factory=lambda: defaultdict(list))
     versions: str = ""
     load: Reply | None = None
     read: Reply | None = None
@@ -101,11 +105,12 @@ class Comparison:
                 result.load = driver.ask("load", str(self.inputs.base))
                 say(f"{name}: loaded in {result.load.seconds:.1f} s")
             for turn, (kind, batch) in enumerate(warmup + measured):
-                driver.ask("prepare", str(batch))
+                before = driver.ask("prepare", str(batch))
                 reply = driver.ask("step")
                 is_measured = turn >= len(warmup)
                 if is_measured:
                     result.steps[kind].append(reply)
+                    result.before[kind].append(before)
                 what = f"round {number + 1}, {kind}{'' if is_measured else ' (warm-up)'}"
                 say(f"{name}: {what}: {reply.seconds:.2f} s, CPU {reply.cpu:.2f} s {reply.said or ''}")
             if number == self.args.rounds - 1:
@@ -119,11 +124,11 @@ class Comparison:
     def table(self) -> str:
         """Return the figures as a Markdown table."""
         kinds = list(self.sizes)
-        head = [f"{kind}: s, CPU s | times {OURS}" for kind in kinds]
-        lines = [f"| tool | {' | '.join(head)} | reading all: s | result |", "|---" * (2 * len(kinds) + 3) + "|"]
+        head = [f"{kind}: s, CPU s | times {OURS} | before, s" for kind in kinds]
+        lines = [f"| tool | {' | '.join(head)} | reading all: s | result |", "|---" * (3 * len(kinds) + 3) + "|"]
         for name, result in self.results.items():
             if result.failure:
-                lines.append(f"| {name} |{' |' * (2 * len(kinds) + 1)} failed: {result.failure} |")
+                lines.append(f"| {name} |{' |' * (3 * len(kinds) + 1)} failed: {result.failure} |")
                 continue
             cells = [cell for kind in kinds for cell in self.cells(result, kind)]
             read = f"{result.read.seconds:.2f}" if result.read else ""
@@ -132,14 +137,15 @@ class Comparison:
         lines += ["", *(f"- {name}: {result.versions}" for name, result in self.results.items())]
         return "\n".join(lines)
 
-    def cells(self, result: Result, kind: str) -> tuple[str, str]:
-        """Return seconds, and their ratios to lake_assets."""
+    def cells(self, result: Result, kind: str) -> tuple[str, str, str]:
+        """Return seconds, their ratios to lake_assets, and the seconds of what came before."""
         ours = self.results[OURS].median(kind) if OURS in self.results else None
         theirs = result.median(kind)
         if theirs is None:
-            return "", ""
+            return "", "", ""
         ratio = f"{theirs[0] / ours[0]:.1f}, {theirs[1] / ours[1]:.1f}" if ours else ""
-        return f"{theirs[0]:.2f}, {theirs[1]:.2f}", ratio
+        before = statistics.median(reply.seconds for reply in result.before[kind])
+        return f"{theirs[0]:.2f}, {theirs[1]:.2f}", ratio, f"{before:.2f}"
 
 
 def say(text: str) -> None:
