@@ -177,6 +177,8 @@ UPKEEP_PIECE_BYTES = 512 << 20
 UPKEEP_PIECE_FILES = 1_000
 # Files are combined if there are this many, Iceberg's own number. [not measured]
 UPKEEP_INPUT_FILES = 5
+# Skipping this many deleted rows costs a reader about as much as opening a file. [not measured]
+UPKEEP_ROWS_A_FILE = 10_000
 # A step waits this many seconds for upkeep of its table, and goes on nevertheless: who commits later starts again.
 # [not measured]
 UPKEEP_WAIT_SECONDS = 60.0

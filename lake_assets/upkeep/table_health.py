@@ -246,7 +246,10 @@ def may_need_upkeep(table: Table, policy: UpkeepPolicy, now: float) -> bool:
         written = list(_since_rewrite(table, policy.commits))
         if len(written) >= policy.commits or (written and now - written[-1].timestamp_ms / 1000 >= policy.age):
             return True
-    if number(summary, "total-position-deletes") > policy.deleted_rows / 2 * number(summary, "total-records"):
+    hidden, deletes = number(summary, "total-position-deletes"), number(summary, "total-delete-files")
+    # Fewer deleted rows, in fewer files, are never worth a rewrite.
+    is_many = hidden >= thresholds.UPKEEP_ROWS_A_FILE or deletes >= policy.commits
+    if is_many and hidden > policy.deleted_rows / 2 * number(summary, "total-records"):
         return True
     return _expirable(table, _expire_before(table, policy, now)) >= thresholds.UPKEEP_EXPIRED_SNAPSHOTS
 

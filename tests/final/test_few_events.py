@@ -124,7 +124,7 @@ def test_few_events_are_counted_and_reduced_as_many_are(
 
 def test_events_of_many_files_are_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed(lake, "public.t")
-    monkeypatch.setattr(thresholds, "LOCAL_ROWS", 2)
+    monkeypatch.setattr(thresholds, "LOCAL_EVENTS", 2)
     called = Counter[str]()
     monkeypatch.setattr(final_step.FewEvents, "of", lambda *_: called.update(["of"]) or Refused("counted"))
     for n in range(1, 4):
