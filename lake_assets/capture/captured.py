@@ -174,10 +174,8 @@ class Capture:
     def upserts(self, spark: SparkSession, local_rows: int | None = None) -> DataFrame:
         """Return the rows inserted or updated in the window, as of its end.
 
-        If rows keep their ids (format v3), they may include a row that was updated to its old values.
-
-        Args:
-            local_rows: see `few_rows`.
+        If rows keep their ids (format v3), they may include a row that was updated to its old values. This process reads
+        `local_rows` itself; see `few_rows`.
         """
         from lake_assets.capture.rows import changed_rows
 
@@ -187,15 +185,10 @@ class Capture:
         return self._read(spark, changed_rows.upserts)
 
     def few_rows(self, at_most: int | None = None) -> pa.Table | Refused:
-        """Return the rows of the window, read by this process; a refusal if there are many, or rows were also removed.
-
-        Args:
-            at_most: how many rows are few; default: LOCAL_ROWS.
-        """
-        most = thresholds.LOCAL_ROWS if at_most is None else at_most
-        if sum(e.records for p in self._parts for e in p.plan.after.data) > most:
-            return Refused("many rows were added")
-        return self._added_rows
+        """Return the rows of the window, read by this process; a refusal if there are many, or rows were also removed."""
+        rows = sum(e.records for p in self._parts for e in p.plan.after.data)
+        is_few = rows <= (thresholds.LOCAL_ROWS if at_most is None else at_most)
+        return self._added_rows if is_few else Refused("many rows were added")
 
     @cached_value
     def _added_rows(self) -> pa.Table | Refused:
@@ -283,10 +276,8 @@ class Capture:
     def _check(self, columns: Sequence[str]) -> None:
         for column in columns:
             if column not in self.columns:
-                existing = ", ".join(self.columns)
-                raise ColumnNotFoundError(
-                    f"{self.window.table} has no column {column!r} at the window's end: {existing}"
-                )
+                has = f"{self.window.table} has no column {column!r} at the window's end"
+                raise ColumnNotFoundError(f"{has}: {', '.join(self.columns)}")
 
     def _check_names(self) -> None:
         if reserved := [c for c in self.columns if is_of_changes(c)]:
