@@ -73,16 +73,18 @@ def _attended(lake: Lake, pipeline: Pipeline, spec: Spec, specs: Sequence[Spec])
     """Do what is due for a table, and for the tables beside it."""
     wanted = policies(pipeline, lake)
     mine = [t for t in wanted if _responsible(t, specs) == spec.table]
-    done = attend(lake, {t: wanted[t] for t in mine if wanted[t].is_on}, seconds=_SECONDS)
+    done = attend(lake, {t: wanted[t] for t in mine}, beside=wanted.keys(), seconds=_SECONDS)
     if spec.table not in wanted:
-        return dg.AssetCheckResult(passed=True, description="the table does not exist yet")
+        exists = lake.exists(spec.table)
+        why = "it belongs to another pipeline, or to another program" if exists else "the table does not exist yet"
+        return dg.AssetCheckResult(passed=True, description=why)
     return _result(look(lake, spec.table, wanted[spec.table]), done)
 
 
 def _responsible(table: TableId, specs: Sequence[Spec]) -> TableId:
     """Return the table whose check looks after a table: itself; or of one without an asset, the one beside which it is.
 
-    Tables of rejected records and landed files have the name of a raw table and an ending.
+    The ledger of landed files has the name of its raw table and an ending.
     """
     tables = [s.table for s in specs]
     if table in tables:

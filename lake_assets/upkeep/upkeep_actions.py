@@ -10,11 +10,10 @@ from lake_assets.lake import thresholds
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep.table_health import SmallFiles, TableHealth
 
-Kind = Literal["combine", "deletes", "equality-deletes", "manifests", "expire", "orphans"]
+# A table whose files cannot even be looked at fails with `look`.
+Kind = Literal["look", "combine", "deletes", "equality-deletes", "manifests", "expire", "orphans"]
 # What planning and committing an action costs besides the bytes that it rewrites, as bytes.
 _FIXED_COST = 8 << 20
-# Rows that a reader skips cost it as much as opening a file. [not measured: a file of a thousand rows takes as long]
-_ROWS_A_FILE = 10_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,8 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         return
     if n := health.equality_deletes:
         reason = f"{n} delete file{'s' if n > 1 else ''} of another writer name{'s' if n == 1 else ''} values"
-        yield Action(health.table, "equality-deletes", reason, n + health.deleted_rows / _ROWS_A_FILE, health.bytes)
+        files = n + health.deleted_rows / thresholds.UPKEEP_DELETED_ROWS
+        yield Action(health.table, "equality-deletes", reason, files, health.bytes)
     share = health.small_files / max(health.files, 1)
     groups = [(g, why) for g in health.small if (why := _why_combine(g, policy))]
     if groups and share >= policy.small_files:
@@ -69,9 +69,9 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         removed = count - sum(-(-g.bytes // policy.target_file_size) for g, _ in groups)
         reason = f"{count:,} of {health.files:,} data files are small: {groups[0][1]}"
         yield Action(health.table, "combine", reason, removed, size, 1 + max(g.largest for g, _ in groups))
-    if health.worn >= policy.commits or health.worn_rows >= _ROWS_A_FILE:
+    if health.worn >= policy.commits or health.worn_rows >= thresholds.UPKEEP_DELETED_ROWS:
         reason = f"{health.worn_rows:,} rows are deleted in {health.worn} of {health.files:,} data files"
-        files = health.worn + health.worn_rows / _ROWS_A_FILE
+        files = health.worn + health.worn_rows / thresholds.UPKEEP_DELETED_ROWS
         yield Action(health.table, "deletes", reason, files, health.worn_bytes)
 
 

@@ -30,6 +30,9 @@ def test_a_file_that_is_larger_than_all_smaller_ones_together_is_left_alone() ->
     assert small(entries(*tiny, 150_000)) == [SmallFiles(21, 350_000, 150_000, 60)]
     assert small(entries(*[120 * MIB] * 20)) == []
     assert small(entries(10_000, 10_000)) == []
+    # Also if it would be the fifth.
+    assert small(entries(*[10_000] * 4, 60 * MIB)) == []
+    assert small(entries(*[10_000] * 4, 30_000)) == [SmallFiles(5, 70_000, 30_000, 60)]
 
 
 def test_files_of_different_partitions_are_not_combined() -> None:
