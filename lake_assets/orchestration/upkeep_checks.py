@@ -11,13 +11,14 @@ import dagster as dg
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
-from lake_assets.orchestration.asset_names import PIPELINE_TAG, UPKEEP_CHECK, asset_key, pool, valid_name
+from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, pool, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.run_history import ACTIVE
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.tables.upkeep_policy import UPKEEP_CHECK
 from lake_assets.upkeep.upkeep import Attended, TableUpkeep, attend, due_tables, look, policies
 
 # A check begins no action after so many seconds: steps that wait for the table's pool get their turn.

@@ -37,6 +37,7 @@ from lake_assets.tables.audits.audit_kinds import (
     Unique,
 )
 from lake_assets.tables.specs import Limit
+from lake_assets.tables.upkeep_policy import UPKEEP_CHECK
 
 # Stands for the audited table where the SQL of an audit is parsed.
 AUDITED = TableId(("__audited",), "__table")
@@ -117,6 +118,8 @@ class AuditOfTable(Strict):
             yield f"`accepted_values` of {', '.join(empty)}: list at least one"
         if self.sql is not None and self.name is None:
             yield "an audit in `sql` needs a `name`: reports of failures show it"
+        if self.name == UPKEEP_CHECK:
+            yield f"`name: {UPKEEP_CHECK}` is the name of the check that does upkeep: choose another"
 
 
 class AuditOfModel(AuditOfTable):
