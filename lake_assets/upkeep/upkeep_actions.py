@@ -14,6 +14,8 @@ from lake_assets.upkeep.table_health import SmallFiles, TableHealth
 Kind = Literal["look", "combine", "deletes", "equality-deletes", "manifests", "expire", "orphans"]
 # What planning and committing an action costs besides the bytes that it rewrites, as bytes.
 _FIXED_COST = 8 << 20
+# Files of all sizes up to this one are rewritten together.
+_TINY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         files = n + health.deleted_rows / thresholds.UPKEEP_DELETED_ROWS
         yield Action(health.table, "equality-deletes", reason, files, health.bytes)
     share = health.small_files / max(health.files, 1)
-    groups = [(g, why) for g in health.small if (why := _why_combine(g, policy))]
+    groups = _of_one_size([(g, why) for g in health.small if (why := _why_combine(g, policy))])
     if groups and share >= policy.small_files:
         count, size = sum(g.files for g, _ in groups), sum(g.bytes for g, _ in groups)
         removed = count - sum(-(-g.bytes // policy.target_file_size) for g, _ in groups)
@@ -73,6 +75,16 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         reason = f"{health.worn_rows:,} rows are deleted in {health.worn} of {health.files:,} data files"
         files = health.worn + health.worn_rows / thresholds.UPKEEP_DELETED_ROWS
         yield Action(health.table, "deletes", reason, files, health.worn_bytes)
+
+
+def _of_one_size(groups: Sequence[tuple[SmallFiles, str]]) -> list[tuple[SmallFiles, str]]:
+    """Return the groups with the smallest files: the others come after them.
+
+    One limit of size is for all partitions. With that of a group of large files, the large file of each partition that
+    also has a few small ones would be rewritten with these.
+    """
+    most = max(_TINY, 4 * min((g.largest for g, _ in groups), default=0))
+    return [(g, why) for g, why in groups if g.largest <= most]
 
 
 def _why_combine(group: SmallFiles, policy: UpkeepPolicy) -> str:
