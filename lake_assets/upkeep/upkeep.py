@@ -250,7 +250,7 @@ def attend(
         action = waiting[0]
         table = tables[TableId.parse(action.table)]
         late = seconds is not None and time.monotonic() - began >= seconds
-        why_not = "" if is_forced else why_not_now(lake, {*wanted, *beside}, table.policy)
+        why_not = "" if is_forced else why_not_now(table.policy, _recent(lake, {*wanted, *beside}))
         why_not = "there was no time left" if late else why_not
         result = Attended(action, None, why_not) if why_not else _tried(lake, action, table)
         report(result)
@@ -281,20 +281,23 @@ def attend_after_run(lake: LakeBase, pipeline: Pipeline) -> list[Attended]:
         return []
 
 
-def why_not_now(lake: LakeBase, tables: Iterable[TableId], policy: UpkeepPolicy, now: float | None = None) -> str:
+def _recent(lake: LakeBase, tables: Iterable[TableId]) -> list[Done]:
+    """Return what was done for tables in the last hour."""
+    now = time.time()
+    return [d for t in tables for d in upkeep_records.read(lake, t, now).done if now - _HOUR <= d.at]
+
+
+def why_not_now(policy: UpkeepPolicy, recent: Collection[Done], now: float | None = None) -> str:
     """Return why upkeep of a table waits: quiet hours, or a budget that is used up; empty: it need not.
 
     Args:
-        tables: the tables that share the budget.
+        recent: what was done, in the last hour, for all tables that share the budget.
     """
     now = time.time() if now is None else now
     if policy.is_quiet(datetime.fromtimestamp(now, UTC)):
         return "these are quiet hours"
     share, most = policy.budget.share, policy.budget.bytes_an_hour
-    if share is not None and share >= 1:
-        return ""
-    recent = [d for t in tables for d in upkeep_records.read(lake, t, now).done if now - _HOUR <= d.at]
-    if share is not None and sum(d.seconds for d in recent) > share * _HOUR:
+    if share is not None and share < 1 and sum(d.seconds for d in recent) > share * _HOUR:
         return f"the budget of {policy.budget} is used up for this hour"
     if most is not None and sum(d.bytes for d in recent) > most:
         return f"the budget of {policy.budget} is used up for this hour"
@@ -305,8 +308,9 @@ def due_tables(lake: LakeBase, wanted: Mapping[TableId, UpkeepPolicy]) -> tuple[
     """Return the tables with something due that need not wait, and why others wait."""
     due: list[TableId] = []
     reasons: list[str] = []
+    recent = _recent(lake, wanted)
     for table in needs_a_look(lake, wanted):
-        if text := why_not_now(lake, wanted, wanted[table]):
+        if text := why_not_now(wanted[table], recent):
             reasons.append(text)
             continue
         match looked(lake, table, wanted[table]):
