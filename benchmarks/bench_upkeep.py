@@ -22,7 +22,7 @@ from figures import Required, cpu_seconds, show
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
-from lake_assets.upkeep.upkeep import attend_after_run, look, policies
+from lake_assets.upkeep.attend import attend_after_run, look, policies
 
 
 class Kept(Stream):

@@ -18,7 +18,7 @@ from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.outcome import Outcome
-from lake_assets.upkeep.upkeep import attend_after_run
+from lake_assets.upkeep.attend import attend_after_run
 
 # Exit code of a run that rejected records and in which no table failed.
 REJECTED = 3

@@ -35,7 +35,7 @@ from lake_assets.tables.pending_windows import rebuild_advice, window_of
 from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-from lake_assets.upkeep.upkeep import TableUpkeep, looked, needs_a_look, policies
+from lake_assets.upkeep.attend import TableUpkeep, looked, needs_a_look, policies
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipeli
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
-from lake_assets.upkeep.upkeep import Attended, TableUpkeep, attend, looked, of_pipelines
+from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, looked, of_pipelines
 
 _OFF = "off, by declaration"
 

@@ -177,9 +177,8 @@ UPKEEP_PIECE_BYTES = 512 << 20
 UPKEEP_PIECE_FILES = 1_000
 # Files are combined if there are this many, Iceberg's own number. [not measured]
 UPKEEP_INPUT_FILES = 5
-# Files are rewritten from this many deleted rows on: skipping them costs a reader as much as opening a file.
-# [not measured: a file of a thousand rows takes as long]
-UPKEEP_DELETED_ROWS = 10_000
+# Skipping this many deleted rows costs a reader about as much as opening a file. [not measured]
+UPKEEP_ROWS_A_FILE = 10_000
 # A table without anything due is looked at again after this many seconds, or a fifth of the commits that make small
 # files due: reading the manifests of many files takes seconds. [not measured]
 UPKEEP_LOOK_SECONDS = 3_600.0

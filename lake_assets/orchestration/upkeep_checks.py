@@ -17,9 +17,9 @@ from lake_assets.orchestration.runs.run_history import ACTIVE
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.upkeep_policy import UPKEEP_CHECK
-from lake_assets.upkeep.upkeep import Attended, TableUpkeep, attend, due_tables, look, policies
+from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, due_tables, look, policies
 
 # A check begins no action after so many seconds: steps that wait for the table's pool get their turn.
 _SECONDS = 10.0

@@ -11,8 +11,6 @@ from typing import Self
 from lake_assets.errors import PipelineError
 
 DAY = 86_400.0
-# The check of each table in Dagster that keeps its files few.
-UPKEEP_CHECK = "upkeep"
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[KMGT]i?B)", re.IGNORECASE)
 _UNITS = {"k": 1, "m": 2, "g": 3, "t": 4}

@@ -274,13 +274,13 @@ def may_need_upkeep(table: Table, policy: UpkeepPolicy, now: float) -> bool:
     """Whether it is worth reading a table's manifests: what its loaded metadata alone tell.
 
     This is what a sensor asks of each table at each tick. What is left of a rewrite does not show here, nor whether
-    the table was looked at before: see `upkeep.needs_a_look`.
+    the table was looked at before: see `attend.needs_a_look`.
     """
     summary = summary_of(table.current_snapshot())
     if number(summary, "total-equality-deletes"):
         return True
     worn = number(summary, "total-delete-files") >= policy.commits
-    if worn or number(summary, "total-position-deletes") >= thresholds.UPKEEP_DELETED_ROWS:
+    if worn or number(summary, "total-position-deletes") >= thresholds.UPKEEP_ROWS_A_FILE:
         return True
     if number(summary, "total-data-files") >= thresholds.UPKEEP_INPUT_FILES and _may_combine(table, policy, now):
         return True

@@ -62,7 +62,7 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         return
     if n := health.equality_deletes:
         reason = f"{n} delete file{'s' if n > 1 else ''} of another writer name{'s' if n == 1 else ''} values"
-        files = n + health.deleted_rows / thresholds.UPKEEP_DELETED_ROWS
+        files = n + health.deleted_rows / thresholds.UPKEEP_ROWS_A_FILE
         yield Action(health.table, "equality-deletes", reason, files, health.bytes)
     share = health.small_files / max(health.files, 1)
     groups = _of_one_size([(g, why) for g in health.small if (why := _why_combine(g, policy))])
@@ -71,9 +71,9 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         removed = count - sum(-(-g.bytes // policy.target_file_size) for g, _ in groups)
         reason = f"{count:,} of {health.files:,} data files are small: {groups[0][1]}"
         yield Action(health.table, "combine", reason, removed, size, 1 + max(g.largest for g, _ in groups))
-    if health.worn >= policy.commits or health.worn_rows >= thresholds.UPKEEP_DELETED_ROWS:
+    if health.worn >= policy.commits or health.worn_rows >= thresholds.UPKEEP_ROWS_A_FILE:
         reason = f"{health.worn_rows:,} rows are deleted in {health.worn} of {health.files:,} data files"
-        files = health.worn + health.worn_rows / thresholds.UPKEEP_DELETED_ROWS
+        files = health.worn + health.worn_rows / thresholds.UPKEEP_ROWS_A_FILE
         yield Action(health.table, "deletes", reason, files, health.worn_bytes)
 
 

@@ -11,11 +11,11 @@ from lake_assets.backfill.backfills import undo
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
-from lake_assets.upkeep.upkeep import Attended, attend, look, policies
+from lake_assets.upkeep.attend import Attended, attend, look, policies
 from tests.support.backfilled_people import TABLES, begin, complete, damaged
 from tests.support.people import CITIES, People
-from tests.upkeep.test_upkeep_histories import EAGER
 
+EAGER = {"commits": 3, "small_files": "1%", "deleted_rows": "10%", "keep": "0s", "age": "1d"}
 pytestmark = pytest.mark.usefixtures("eager")
 
 

@@ -17,7 +17,7 @@ from lake_assets.lake.metadata.metadata_commits import commit
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import literal
 from lake_assets.tables.upkeep_policy import DEFAULT_POLICY
-from lake_assets.upkeep.upkeep import Attended, attend, look
+from lake_assets.upkeep.attend import Attended, attend, look
 from tests.support.iceberg_java import Java
 
 pytestmark = pytest.mark.usefixtures("eager")

@@ -17,8 +17,8 @@ from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, PROPERTY
 from lake_assets.tables.upkeep_policy import DAY, DEFAULT_POLICY
 from lake_assets.upkeep import upkeep_records
+from lake_assets.upkeep.attend import look, needs_a_look
 from lake_assets.upkeep.table_health import _expirable, health_of
-from lake_assets.upkeep.upkeep import look, needs_a_look
 from lake_assets.upkeep.upkeep_actions import due_actions
 from lake_assets.upkeep.upkeep_records import Done, Look
 

@@ -14,8 +14,8 @@ import pytest
 from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.tables.upkeep_policy import Budget, UpkeepPolicy
-from lake_assets.upkeep import upkeep as upkeep_module
-from lake_assets.upkeep.upkeep import Attended, attend, look, needs_a_look, policies
+from lake_assets.upkeep import attend as attend_module
+from lake_assets.upkeep.attend import Attended, attend, look, needs_a_look, policies
 from tests.support.kills import Killed, Points
 from tests.support.people import AGES, CITIES, OLDEST, RANKED, People
 from tests.support.seeds import long_seeds
@@ -155,7 +155,7 @@ def test_a_step_waits_for_upkeep_of_its_table(lake: Lake, monkeypatch: pytest.Mo
         world.people.run()
     world.people.land(5)
     world.people.run("raw.events", "staging.people")
-    real, started, outcomes = upkeep_module.carry_out, threading.Event(), list[Any]()
+    real, started, outcomes = attend_module.carry_out, threading.Event(), list[Any]()
     step = threading.Thread(target=lambda: outcomes.append(world.people.run("final.people")))
 
     def slow(*args: Any) -> Any:
@@ -166,7 +166,7 @@ def test_a_step_waits_for_upkeep_of_its_table(lake: Lake, monkeypatch: pytest.Mo
             assert step.is_alive()
         return real(*args)
 
-    monkeypatch.setattr(upkeep_module, "carry_out", slow)
+    monkeypatch.setattr(attend_module, "carry_out", slow)
     done = attend(lake, world.wanted, is_forced=True)
     step.join(120)
     assert started.is_set()

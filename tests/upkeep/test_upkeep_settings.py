@@ -12,7 +12,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig
 from lake_assets.pipeline.config.upkeep_settings import combined_policy
 from lake_assets.tables.upkeep_policy import DAY, Budget, Hours
-from lake_assets.upkeep.upkeep import _settings_at
+from lake_assets.upkeep.attend import _settings_at
 from tests.support.pipeline_files import load
 
 TEXT = """\

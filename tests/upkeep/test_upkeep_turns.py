@@ -21,9 +21,9 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables import table_lock
 from lake_assets.tables.upkeep_policy import DEFAULT_POLICY, Budget
-from lake_assets.upkeep import upkeep as upkeep_module
+from lake_assets.upkeep import attend as attend_module
 from lake_assets.upkeep import upkeep_records
-from lake_assets.upkeep.upkeep import attend, attend_after_run, due_tables, look, policies
+from lake_assets.upkeep.attend import attend, attend_after_run, due_tables, look, policies
 from lake_assets.upkeep.upkeep_records import Done
 from tests.support.cli import Done as Called
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
@@ -56,7 +56,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         tables.append(str(name))
         return Done(action.kind, action.reason, time.time(), 40.0, files=0, bytes=1 << 30)
 
-    monkeypatch.setattr(upkeep_module, "carry_out", carry_out)
+    monkeypatch.setattr(attend_module, "carry_out", carry_out)
     return tables
 
 
@@ -83,11 +83,11 @@ def test_upkeep_that_fails_in_any_way_fails_no_run(two: Lake, monkeypatch: pytes
         raise RuntimeError("of a kind that nobody expects")
 
     pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "upkeep": {"commits": 5}}))
-    monkeypatch.setattr(upkeep_module, "carry_out", fail)
+    monkeypatch.setattr(attend_module, "carry_out", fail)
     errors = [a.done.error for a in attend_after_run(two, pipeline) if a.done]
     assert errors == ["RuntimeError: of a kind that nobody expects"] * 2
     assert attend_after_run(two, pipeline) == []  # both wait
-    monkeypatch.setattr(upkeep_module, "policies", fail)
+    monkeypatch.setattr(attend_module, "policies", fail)
     assert attend_after_run(two, pipeline) == []
 
 
@@ -108,7 +108,7 @@ def test_who_loses_a_race_has_spent_its_budget_and_waits(two: Lake, monkeypatch:
         time.sleep(0.05)
         raise ConcurrentWriteError("the step was first")
 
-    monkeypatch.setattr(upkeep_module, "carry_out", lose)
+    monkeypatch.setattr(attend_module, "carry_out", lose)
     (lost,) = attend(two, {A: POLICY})
     assert lost.done is None
     assert lost.why_not == "a writer was faster: the step was first"
@@ -123,7 +123,7 @@ def test_who_loses_a_race_has_spent_its_budget_and_waits(two: Lake, monkeypatch:
 def test_a_table_that_is_dropped_meanwhile_is_left_alone(
     two: Lake, carried_out: list[str], monkeypatch: pytest.MonkeyPatch, created_again: bool
 ) -> None:
-    real = upkeep_module.table_lock.alone
+    real = attend_module.table_lock.alone
 
     def alone(lake: Lake, name: TableId) -> Any:
         if name == A:
@@ -132,7 +132,7 @@ def test_a_table_that_is_dropped_meanwhile_is_left_alone(
                 lake.catalog.create_table(A.parts, ROWS.schema)
         return real(lake, name)
 
-    monkeypatch.setattr(upkeep_module.table_lock, "alone", alone)
+    monkeypatch.setattr(attend_module.table_lock, "alone", alone)
     attended = {a.action.table: a for a in attend(two, WANTED)}
     assert attended["raw.a"].why_not == "the table was dropped, or created again"
     assert carried_out == ["raw.b"]

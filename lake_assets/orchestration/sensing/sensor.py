@@ -35,8 +35,8 @@ from lake_assets.orchestration.runs.run_retries import (
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.orchestration.sensing.pending_scan import PendingTable, Size, batches, measure, missing_sources, scan
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec, after
-from lake_assets.tables.upkeep_policy import UPKEEP_CHECK
 
 
 def capture_sensor(

@@ -25,6 +25,7 @@ from lake_assets.pipeline.config.setting_types import (
     combination,
     share_of,
 )
+from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
@@ -37,7 +38,6 @@ from lake_assets.tables.audits.audit_kinds import (
     Unique,
 )
 from lake_assets.tables.specs import Limit
-from lake_assets.tables.upkeep_policy import UPKEEP_CHECK
 
 # Stands for the audited table where the SQL of an audit is parsed.
 AUDITED = TableId(("__audited",), "__table")
