@@ -28,7 +28,7 @@ from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep import upkeep_records
 from lake_assets.upkeep.services import carry_out
-from lake_assets.upkeep.table_health import TableHealth, health_of, may_need_upkeep
+from lake_assets.upkeep.table_health import TableHealth, health_of, may_delete_files, may_need_upkeep
 from lake_assets.upkeep.upkeep_actions import Action, chosen, due_actions
 from lake_assets.upkeep.upkeep_records import Done, Look, TableRecord
 
@@ -187,7 +187,8 @@ def _is_worth_a_look(table: Table, policy: UpkeepPolicy, record: TableRecord, no
     if last is not None and last.is_due:
         return True
     since_orphans = now - (searched.at if searched else record.seen)
-    if since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS and not record.is_paused("orphans", now):
+    is_late = since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS and may_delete_files(table)
+    if is_late and not record.is_paused("orphans", now):
         return True
     if not may_need_upkeep(table, policy, now):
         return False

@@ -85,6 +85,7 @@ class TableHealth:
         metadata_bytes: the size of the current metadata file.
         since_watermark: commits since the one with the watermark, or since the last landing.
         holds: branches and tags.
+        may_delete: whether the table's owner allows to delete files (see `may_delete_files`).
     """
 
     table: str
@@ -107,6 +108,7 @@ class TableHealth:
     metadata_bytes: int = 0
     since_watermark: int = 0
     holds: Sequence[Hold] = field(default_factory=tuple)
+    may_delete: bool = True
 
     @property
     def small_files(self) -> int:
@@ -139,6 +141,7 @@ def health_of(name: TableId, table: Table, policy: UpkeepPolicy, now: float | No
         metadata_bytes=len(table.io.new_input(table.metadata_location)),
         since_watermark=_since_watermark(table),
         holds=tuple(_holds(table, now)),
+        may_delete=may_delete_files(table),
         **_of_files(table, policy, now),
     )
 
@@ -224,6 +227,8 @@ def _expirable(table: Table, before: int, now: float) -> int:
 
     Source: `RemoveSnapshots` of Iceberg
     """
+    if not may_delete_files(table):
+        return 0
     refs = {name: ref for name, ref in table.metadata.refs.items() if name == "main" or not _is_over(table, ref, now)}
     kept, named = set[int](), set[int]()
     for ref in refs.values():
@@ -240,6 +245,11 @@ def _expirable(table: Table, before: int, now: float) -> int:
     named |= kept
     kept |= {s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in named and s.timestamp_ms >= before}
     return sum(s.snapshot_id not in kept for s in table.metadata.snapshots)
+
+
+def may_delete_files(table: Table) -> bool:
+    """Whether files of a table may be deleted: Iceberg refuses to where `gc.enabled` says that tables share them."""
+    return table.properties.get("gc.enabled", "true").lower() != "false"
 
 
 def _is_over(table: Table, ref: SnapshotRef, now: float) -> bool:

@@ -93,7 +93,9 @@ def _why_combine(group: SmallFiles, policy: UpkeepPolicy) -> str:
         return f"{group.files} together"
     if group.bytes >= policy.bytes:
         return f"{group.bytes / 2**20:,.0f} MiB together"
-    if group.oldest is None or group.oldest >= policy.age:
+    if group.oldest is None:
+        return f"{group.files}, some of them older than the table's snapshots"
+    if group.oldest >= policy.age:
         return f"{group.files} for {policy.age / 3600:g} h"
     return ""
 
@@ -106,7 +108,7 @@ def _others(health: TableHealth, since_orphans: float) -> Iterator[Action]:
     if many and health.manifest_bytes < health.manifests * thresholds.MERGED_MANIFEST_BYTES / 4:
         reason = f"{health.manifests:,} manifests have {health.manifest_bytes / health.manifests / 1024:,.0f} KiB each"
         yield Action(health.table, "manifests", reason, health.manifests / 2, health.manifest_bytes)
-    if since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS:
+    if health.may_delete and since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS:
         reason = f"its files were last compared with its snapshots {since_orphans / 86_400:.0f} days ago"
         yield Action(health.table, "orphans", reason, 0, health.manifest_bytes)
 
