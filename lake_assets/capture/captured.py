@@ -174,8 +174,8 @@ class Capture:
     def upserts(self, spark: SparkSession, local_rows: int | None = None) -> DataFrame:
         """Return the rows inserted or updated in the window, as of its end.
 
-        If rows keep their ids (format v3), they may include a row that was updated to its old values. This process reads
-        `local_rows` itself; see `few_rows`.
+        If rows keep their ids (format v3), they may include a row that was updated to its old values. This process
+        reads up to `local_rows` itself; see `few_rows`.
         """
         from lake_assets.capture.rows import changed_rows
 
@@ -185,7 +185,7 @@ class Capture:
         return self._read(spark, changed_rows.upserts)
 
     def few_rows(self, at_most: int | None = None) -> pa.Table | Refused:
-        """Return the rows of the window, read by this process; a refusal if there are many, or rows were also removed."""
+        """Return the rows of the window, read by this process; a refusal if they are many, or some were removed."""
         rows = sum(e.records for p in self._parts for e in p.plan.after.data)
         is_few = rows <= (thresholds.LOCAL_ROWS if at_most is None else at_most)
         return self._added_rows if is_few else Refused("many rows were added")

@@ -35,7 +35,7 @@ from lake_assets.tables.pending_windows import rebuild_advice, window_of
 from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-from lake_assets.upkeep.attend import look, needs_a_look, of_pipelines
+from lake_assets.upkeep.attend import TableUpkeep, looked, needs_a_look, policies
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TableStatus:
         rejected: of a raw table: how many of its records are rejected, whatever they are about.
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
         redeclared: what the next run does because the declaration has changed.
-        upkeep: what upkeep has to do for the table; see `lake-assets upkeep`.
+        upkeep: what `lake-assets upkeep` has to do for the table; None: its pipeline or files cannot be read.
     """
 
     table: str
@@ -84,7 +84,7 @@ class TableStatus:
     rejected: int = 0
     landing: str | None = None
     redeclared: str = ""
-    upkeep: tuple[str, ...] = ()
+    upkeep: tuple[str, ...] | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -120,9 +120,7 @@ def status(as_json: AsJson = False) -> None:
     redeclared, unread = _redeclared(lake)
     due = _due_upkeep(lake)
     tables = [table_status(lake, t) for t in _own_tables(lake)]
-    tables = [
-        replace(t, redeclared=redeclared.get((t.pipeline, t.table), ""), upkeep=due.get(t.table, ())) for t in tables
-    ]
+    tables = [replace(t, redeclared=redeclared.get((t.pipeline, t.table), ""), upkeep=due.get(t.table)) for t in tables]
     statuses = with_upstream(_with_failures(lake, tables))
     if as_json:
         print_json(statuses)
@@ -139,7 +137,7 @@ def status(as_json: AsJson = False) -> None:
             "" if s.rows is None else f"{s.rows:,}",
             escape(marks),
             _behind(s),
-            f"[yellow]{escape(', '.join(s.upkeep))}[/]" if s.upkeep else "[green]ok[/]",
+            _upkeep(s.upkeep),
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
     console.print(table)
@@ -179,13 +177,28 @@ def _redeclared(lake: Lake) -> tuple[dict[tuple[str, str], str], list[str]]:
 
 
 def _due_upkeep(lake: Lake) -> dict[str, tuple[str, ...]]:
-    """Return the kinds of upkeep that are due, by table; of pipelines that cannot be read, none."""
+    """Return the kinds of upkeep that are due, by table; of pipelines and tables that cannot be read, none."""
+    due: dict[str, tuple[str, ...]] = {}
     try:
-        wanted = of_pipelines(lake, all_pipelines())
-        looked = [look(lake, t, wanted[t]) for t in needs_a_look(lake, wanted)]
+        pipelines = all_pipelines()
     except LakeError:
-        return {}  # `status` says of each table and pipeline what is wrong
-    return {str(t.table): tuple(a.kind for a in t.due) for t in looked}
+        return due  # `status` says what is wrong, here and below
+    for pipeline in pipelines:
+        try:
+            wanted = policies(pipeline, lake)
+        except LakeError:
+            continue
+        worth = needs_a_look(lake, wanted, heeds_quiet=False)
+        due |= {str(t): () for t in wanted if t not in worth}
+        found = (looked(lake, t, wanted[t]) for t in worth)
+        due |= {str(t.table): tuple(a.kind for a in t.due) for t in found if isinstance(t, TableUpkeep)}
+    return due
+
+
+def _upkeep(due: Sequence[str] | None) -> str:
+    if due is None:
+        return "unknown"
+    return f"[yellow]{escape(', '.join(due))}[/]" if due else "[green]ok[/]"
 
 
 def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
-from lake_assets.commands.printing import console, listing, print_json, size
+from lake_assets.commands.printing import console, listing, print_json, size, stderr
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipelines, find_pipeline
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
-from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, look, of_pipelines
+from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, looked, of_pipelines
 
 _OFF = "off, by declaration"
 
@@ -35,39 +37,41 @@ def upkeep(
     lake = Lake.load_existing()
     pipelines = [find_pipeline(pipeline)] if pipeline else all_pipelines()
     wanted = of_pipelines(lake, pipelines, table or None)
-    before = [look(lake, t, policy) for t, policy in wanted.items()]
     if dry_run:
-        print_json([_table_json(t) for t in before]) if as_json else _show(before)
-        return
-    if as_json:
-        attended = attend(lake, wanted, is_forced=True)
-        print_json(
-            {"tables": [_table_json(t) for t in _again(lake, wanted)], "actions": [*map(_action_json, attended)]}
-        )
+        found, failed = _looked(lake, wanted)
+        print_json([_table_json(t) for t in found]) if as_json else _show(found)
+        for error in failed:
+            _report(error, stderr if as_json else console)
     else:
-        with console.status("looking at the files of tables"):
-            attended = attend(lake, wanted, is_forced=True, on_done=_report)
-        _show(_again(lake, wanted))
-    if any(a.done is not None and a.done.error for a in attended):
+        with console.status("looking at the files of tables") if not as_json else nullcontext():
+            failed = attend(lake, wanted, is_forced=True, on_done=None if as_json else _report)
+        found = _looked(lake, wanted)[0]
+        if as_json:
+            print_json({"tables": [*map(_table_json, found)], "actions": [*map(_action_json, failed)]})
+        else:
+            _show(found)
+    if any(a.done is not None and a.done.error for a in failed):
         raise typer.Exit(1)
 
 
-def _again(lake: Lake, wanted: Mapping[TableId, UpkeepPolicy]) -> list[TableUpkeep]:
-    return [look(lake, t, policy) for t, policy in wanted.items()]
+def _looked(lake: Lake, wanted: Mapping[TableId, UpkeepPolicy]) -> tuple[list[TableUpkeep], list[Attended]]:
+    """Return how tables are, and the errors of those that cannot be looked at."""
+    found = [looked(lake, t, policy) for t, policy in wanted.items()]
+    return [t for t in found if isinstance(t, TableUpkeep)], [t for t in found if isinstance(t, Attended)]
 
 
-def _report(attended: Attended) -> None:
+def _report(attended: Attended, to: Console = console) -> None:
     """Print one line for an action."""
     action, done = attended.action, attended.done
     what = f"{action.table}: {action.kind}, since {action.reason}"
     if done is None:
-        console.print(f"[yellow]{escape(what)}[/]: left for later, since {escape(attended.why_not)}", soft_wrap=True)
+        to.print(f"[yellow]{escape(what)}[/]: left for later, since {escape(attended.why_not)}", soft_wrap=True)
     elif done.error:
-        console.print(f"[bold red]{escape(what)}[/]: {escape(done.error)}", soft_wrap=True)
+        to.print(f"[bold red]{escape(what)}[/]: {escape(done.error)}", soft_wrap=True)
     else:
         things = "snapshots" if action.kind == "expire" else "files"
         rewritten = f", {size(done.bytes)} rewritten" if done.bytes else ""
-        console.print(f"{escape(what)}: {done.files:,} {things} fewer{rewritten}, {done.seconds:.1f} s", soft_wrap=True)
+        to.print(f"{escape(what)}: {done.files:,} {things} fewer{rewritten}, {done.seconds:.1f} s", soft_wrap=True)
 
 
 def _show(tables: Sequence[TableUpkeep]) -> None:
@@ -78,7 +82,7 @@ def _show(tables: Sequence[TableUpkeep]) -> None:
     printed = listing("table", *numbers, "kept by", "due", right=numbers, fixed=["table"], fold=True)
     for t in tables:
         h = t.health
-        due = "; ".join(f"{a.kind}: {a.reason}" for a in t.due) if t.policy.is_on else _OFF
+        due = "; ".join(f"{a.kind}: {a.reason}" for a in (*t.due, *t.paused)) if t.policy.is_on else _OFF
         printed.add_row(
             escape(str(t.table)),
             f"{h.files:,}",

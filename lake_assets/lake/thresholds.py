@@ -179,6 +179,9 @@ UPKEEP_PIECE_FILES = 1_000
 UPKEEP_INPUT_FILES = 5
 # Skipping this many deleted rows costs a reader about as much as opening a file. [not measured]
 UPKEEP_ROWS_A_FILE = 10_000
+# A table without anything due is looked at again after this many seconds, or a fifth of the commits that make small
+# files due: reading the manifests of many files takes seconds. [not measured]
+UPKEEP_LOOK_SECONDS = 3_600.0
 # A step waits this many seconds for upkeep of its table, and goes on nevertheless: who commits later starts again.
 # [not measured]
 UPKEEP_WAIT_SECONDS = 60.0

@@ -13,8 +13,6 @@ from lake_assets.pipeline import Pipeline
 PIPELINE_TAG = "lake_assets/pipeline"
 # A run with this tag rebuilds its tables from the entire contents of their sources.
 REBUILD_TAG = "lake_assets/rebuild"
-# The check of each table that keeps its files few.
-UPKEEP_CHECK = "upkeep"
 
 
 def asset_key(table: TableId) -> dg.AssetKey:

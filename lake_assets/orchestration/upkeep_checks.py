@@ -11,12 +11,13 @@ import dagster as dg
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
-from lake_assets.orchestration.asset_names import PIPELINE_TAG, UPKEEP_CHECK, asset_key, pool, valid_name
+from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, pool, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.run_history import ACTIVE
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, due_tables, look, policies
 
@@ -73,16 +74,18 @@ def _attended(lake: Lake, pipeline: Pipeline, spec: Spec, specs: Sequence[Spec])
     """Do what is due for a table, and for the tables beside it."""
     wanted = policies(pipeline, lake)
     mine = [t for t in wanted if _responsible(t, specs) == spec.table]
-    done = attend(lake, {t: wanted[t] for t in mine if wanted[t].is_on}, seconds=_SECONDS)
+    done = attend(lake, {t: wanted[t] for t in mine}, beside=wanted.keys(), seconds=_SECONDS)
     if spec.table not in wanted:
-        return dg.AssetCheckResult(passed=True, description="the table does not exist yet")
+        exists = lake.exists(spec.table)
+        why = "it belongs to another pipeline, or to another program" if exists else "the table does not exist yet"
+        return dg.AssetCheckResult(passed=True, description=why)
     return _result(look(lake, spec.table, wanted[spec.table]), done)
 
 
 def _responsible(table: TableId, specs: Sequence[Spec]) -> TableId:
     """Return the table whose check looks after a table: itself; or of one without an asset, the one beside which it is.
 
-    Tables of rejected records and landed files have the name of a raw table and an ending.
+    The ledger of landed files has the name of its raw table and an ending.
     """
     tables = [s.table for s in specs]
     if table in tables:

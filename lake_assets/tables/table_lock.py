@@ -21,31 +21,41 @@ from lake_assets.runtime.private_files import make_private
 log = logging.getLogger(__name__)
 _FOLDER = "locks"
 _POLL_SECONDS = 0.05
+# Ending of a second file, which the steps that wait for upkeep hold: it lets go of the table for them.
+_WAITING = "-waiting"
 
 
 @contextlib.contextmanager
 def shared(lake: LakeBase, table: TableId) -> Generator[None]:
     """Hold a table's lock together with other steps. Wait for upkeep, but not for ever."""
     with _opened(lake, table) as file:
-        if file is not None and not _locked(file, fcntl.LOCK_SH, thresholds.UPKEEP_WAIT_SECONDS):
-            log.warning(
-                "%s: upkeep has held the table for %g s; the step goes on, and one of them may have to start again",
-                table, thresholds.UPKEEP_WAIT_SECONDS,
-            )  # fmt: skip
+        if file is not None and not _locked(file, fcntl.LOCK_SH, 0):
+            with _opened(lake, table, _WAITING) as waiting:
+                if waiting is not None:
+                    _locked(waiting, fcntl.LOCK_SH, 1)
+                is_held = _locked(file, fcntl.LOCK_SH, thresholds.UPKEEP_WAIT_SECONDS)
+            if not is_held:
+                log.warning(
+                    "%s: upkeep has held the table for %g s; the step goes on, and one of them may have to start again",
+                    table, thresholds.UPKEEP_WAIT_SECONDS,
+                )  # fmt: skip
         yield
 
 
 @contextlib.contextmanager
 def alone(lake: LakeBase, table: TableId) -> Generator[bool]:
-    """Hold a table's lock alone, if no step has it; yield whether it is held."""
+    """Hold a table's lock alone, if no step has it or waits for it; yield whether it is held."""
+    with _opened(lake, table, _WAITING) as waiting:
+        is_wanted = waiting is not None and not _locked(waiting, fcntl.LOCK_EX, 0)
+    # Without the second file, upkeep could take the lock again and again between two looks of a step.
     with _opened(lake, table) as file:
-        yield file is None or _locked(file, fcntl.LOCK_EX, 0)
+        yield not is_wanted and (file is None or _locked(file, fcntl.LOCK_EX, 0))
 
 
 @contextlib.contextmanager
-def _opened(lake: LakeBase, table: TableId) -> Generator[int | None]:
+def _opened(lake: LakeBase, table: TableId, ending: str = "") -> Generator[int | None]:
     """Open a table's lock file; None if there can be none, as on a read-only disk."""
-    name = hashlib.sha256("\0".join(table.parts).encode()).hexdigest()[:24]
+    name = hashlib.sha256("\0".join(table.parts).encode()).hexdigest()[:24] + ending
     path = Path(lake.config.home) / _FOLDER / name
     try:
         make_private(path.parent)

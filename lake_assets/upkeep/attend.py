@@ -7,20 +7,30 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice, takewhile
 
-from lake_assets.errors import ConcurrentWriteError, LakeError, PipelineError
-from lake_assets.lake import LakeBase, TableId
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from lake_assets.errors import ConcurrentWriteError, LakeError, PipelineError, TableNotFoundError
+from lake_assets.ingest.raw.file_ledger import ledger_of
+from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.foreign_errors import first_line, spark_error_text
+from lake_assets.lake.metadata import clock_skew
+from lake_assets.lake.metadata.metadata_commits import MovedError
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UpkeepSettings, combined_policy
 from lake_assets.tables import table_lock
+from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep import upkeep_records
 from lake_assets.upkeep.services import carry_out
-from lake_assets.upkeep.table_health import TableHealth, health_of, may_need_upkeep
+from lake_assets.upkeep.table_health import TableHealth, health_of, may_delete_files, may_need_upkeep
 from lake_assets.upkeep.upkeep_actions import Action, chosen, due_actions
-from lake_assets.upkeep.upkeep_records import Done, TableRecord
+from lake_assets.upkeep.upkeep_records import Done, Look, TableRecord
 
 log = logging.getLogger(__name__)
 # The hour of which a budget counts the actions.
@@ -38,6 +48,7 @@ class TableUpkeep:
         due: the actions that are due.
         paused: due actions that wait since the last ones like them gained nothing.
         record: what was done before.
+        uuid, snapshot: the table's, when it was looked at.
     """
 
     table: TableId
@@ -46,6 +57,8 @@ class TableUpkeep:
     due: Sequence[Action]
     paused: Sequence[Action]
     record: TableRecord = field(repr=False)
+    uuid: str = ""
+    snapshot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class Attended:
 def policies(pipeline: Pipeline, lake: LakeBase) -> dict[TableId, UpkeepPolicy]:
     """Return the policy of each table of the lake that belongs to a pipeline.
 
-    Tables that no declaration names, such as those of rejected records, have the pipeline's.
+    Tables that no declaration names, such as the ledgers of landed files, have the pipeline's.
     """
     config = pipeline.config
     declared = {
@@ -94,9 +107,21 @@ def _settings_at(pipeline: Pipeline, place: Sequence[int | str]) -> list[UpkeepS
 
 
 def _tables_of(pipeline: str, lake: LakeBase) -> list[TableId]:
-    tables = [t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)]
-    owned = ((t, lake.find(t)) for t in tables)
-    return [t for t, loaded in owned if loaded is not None and loaded.properties.get(PIPELINE_PROPERTY) == pipeline]
+    """Return the tables that a pipeline has filled, and the ledgers of its raw tables, which name no pipeline."""
+    names = [t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)]
+    tables = {t: loaded for t in names if (loaded := _readable(lake, t)) is not None}
+    owned = [t for t, loaded in tables.items() if loaded.properties.get(PIPELINE_PROPERTY) == pipeline]
+    ledgers = [(ledger, t) for t in owned if (ledger := ledger_of(t)) in tables and ledger not in owned]
+    return [*owned, *(ledger for ledger, raw in ledgers if str(raw) in known_marks(tables[ledger]))]
+
+
+def _readable(lake: LakeBase, table: TableId) -> Table | None:
+    """Return a table; None if it does not exist, or cannot be read: others must not wait for that."""
+    try:
+        return lake.find(table)
+    except Exception as e:  # broken metadata make PyIceberg raise many
+        log.warning("%s cannot be read, so nothing is done for it: %s", table, lake.config.hidden(str(e)))
+        return None
 
 
 def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None = None) -> TableUpkeep:
@@ -108,28 +133,81 @@ def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None
     """
     now = time.time() if now is None else now
     record = upkeep_records.read(lake, table, now)
-    health = health_of(table, lake.table(table), policy, now)
+    loaded = lake.table(table)
+    health = health_of(table, loaded, policy, now)
     searched = record.last("orphans")
     due = due_actions(health, policy, now - (searched.at if searched else record.seen))
     paused = [a for a in due if record.is_paused(a.kind, now)]
-    return TableUpkeep(table, policy, health, [a for a in due if a not in paused], paused, record)
+    return TableUpkeep(
+        table,
+        policy,
+        health,
+        [a for a in due if a not in paused],
+        paused,
+        record,
+        str(loaded.metadata.table_uuid),
+        loaded.metadata.current_snapshot_id,
+    )
 
 
-def needs_a_look(lake: LakeBase, wanted: Mapping[TableId, UpkeepPolicy], now: float | None = None) -> list[TableId]:
-    """Return the tables that are worth looking at, from their loaded metadata alone: cheap enough for every tick."""
+def looked(lake: LakeBase, table: TableId, policy: UpkeepPolicy) -> TableUpkeep | Attended | None:
+    """Return how a table is; the error that prevents a look at it; None if it was dropped meanwhile."""
+    began = time.monotonic()
+    try:
+        return look(lake, table, policy)
+    except TableNotFoundError:
+        return None
+    except Exception as e:  # broken metadata raise many, and other tables must not wait for that
+        error = Done("look", "", time.time(), time.monotonic() - began, error=_text(lake, e))
+        return Attended(Action(str(table), "look", "its files have to be counted first", 0, 0), error)
+
+
+def needs_a_look(
+    lake: LakeBase, wanted: Mapping[TableId, UpkeepPolicy], now: float | None = None, *, heeds_quiet: bool = True
+) -> list[TableId]:
+    """Return the tables that are worth looking at, from their loaded metadata alone: cheap enough for every tick.
+
+    Args:
+        heeds_quiet: whether tables with quiet hours now are left out.
+    """
     now = time.time() if now is None else now
     worth: list[TableId] = []
     for table, policy in wanted.items():
-        loaded = lake.find(table) if policy.is_on and not policy.is_quiet(datetime.fromtimestamp(now, UTC)) else None
-        if loaded is not None and may_need_upkeep(loaded, policy, now):
+        if not policy.is_on or (heeds_quiet and policy.is_quiet(datetime.fromtimestamp(now, UTC))):
+            continue
+        loaded = _readable(lake, table)
+        if loaded is not None and _is_worth_a_look(loaded, policy, upkeep_records.read(lake, table, now), now):
             worth.append(table)
     return worth
+
+
+def _is_worth_a_look(table: Table, policy: UpkeepPolicy, record: TableRecord, now: float) -> bool:
+    """Whether something may be due for a table: it was at the last look, or enough has happened since."""
+    last, searched = record.look, record.last("orphans")
+    if last is not None and last.is_due:
+        return True
+    since_orphans = now - (searched.at if searched else record.seen)
+    is_late = since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS and may_delete_files(table)
+    if is_late and not record.is_paused("orphans", now):
+        return True
+    if not may_need_upkeep(table, policy, now):
+        return False
+    if last is None or now - last.at >= thresholds.UPKEEP_LOOK_SECONDS:
+        return True
+    enough = max(1, policy.commits // 5)
+    since = takewhile(lambda s: s.snapshot_id != last.snapshot, ancestors(table))
+    return len(list(islice(since, enough))) >= enough
+
+
+def _note(lake: LakeBase, table: TableUpkeep) -> None:
+    upkeep_records.looked(lake, table.table, Look(time.time(), table.snapshot, bool(table.due)))
 
 
 def attend(
     lake: LakeBase,
     wanted: Mapping[TableId, UpkeepPolicy],
     *,
+    beside: Collection[TableId] = (),
     seconds: float | None = None,
     is_forced: bool = False,
     on_done: Callable[[Attended], None] | None = None,
@@ -140,32 +218,49 @@ def attend(
 
     Args:
         wanted: the policies by table.
+        beside: other tables whose upkeep counts towards the same budget.
         seconds: no action begins after so many seconds; None: all that is due is done.
         is_forced: whether quiet hours, pauses and the budget are ignored, as for a command that a person gives.
 
     Returns:
-        What became of each action, in the order in which they were tried.
+        What became of each action, in the order in which they were tried; and of tables that cannot be looked at.
     """
-    began, attended = time.monotonic(), list[Attended]()
-    tables = {t: look(lake, t, p) for t, p in wanted.items() if p.is_on and lake.find(t) is not None}
-    for table in tables.values():
-        if not table.record.done:
-            upkeep_records.add(lake, table.table, [], time.time())  # when it was first looked at
+    began, attended, tables = time.monotonic(), list[Attended](), dict[TableId, TableUpkeep]()
+
+    def report(result: Attended) -> None:
+        attended.append(result)
+        if on_done:
+            on_done(result)
+
+    def look_at(table: TableId) -> None:
+        tables.pop(table, None)
+        match looked(lake, table, wanted[table]):
+            case TableUpkeep() as found:
+                tables[table] = found
+            case Attended() as error:
+                report(error)
+            case None:
+                pass
+
+    for name, policy in wanted.items():
+        if policy.is_on:
+            look_at(name)
     # Each kind of action is tried on a table until it gains nothing more, or has to wait.
     over = set[tuple[str, str]]()
     while waiting := _waiting(tables.values(), over, is_forced=is_forced):
         action = waiting[0]
         table = tables[TableId.parse(action.table)]
         late = seconds is not None and time.monotonic() - began >= seconds
-        why_not = "there was no time left" if late else "" if is_forced else why_not_now(list(tables.values()), table)
+        why_not = "" if is_forced else why_not_now(table.policy, _recent(lake, {*wanted, *beside}))
+        why_not = "there was no time left" if late else why_not
         result = Attended(action, None, why_not) if why_not else _tried(lake, action, table)
-        attended.append(result)
-        if on_done:
-            on_done(result)
-        if result.done is None or not result.done.files:
+        report(result)
+        if result.done is None or result.done.files <= 0:
             over.add((action.table, action.kind))
         if result.done is not None:
-            tables[table.table] = look(lake, table.table, table.policy)
+            look_at(table.table)
+    for table in tables.values():
+        _note(lake, table)
     return attended
 
 
@@ -181,19 +276,27 @@ def attend_after_run(lake: LakeBase, pipeline: Pipeline) -> list[Attended]:
     try:
         wanted = policies(pipeline, lake)
         worth = needs_a_look(lake, wanted)
-        return attend(lake, {t: wanted[t] for t in worth})
-    except LakeError as e:
-        log.warning("upkeep of pipeline %s is left for later: %s", pipeline.name, e)
+        return attend(lake, {t: wanted[t] for t in worth}, beside=wanted.keys())
+    except Exception as e:  # of any kind: the run has succeeded
+        log.warning("upkeep of pipeline %s is left for later: %s", pipeline.name, _text(lake, e))
         return []
 
 
-def why_not_now(tables: Sequence[TableUpkeep], table: TableUpkeep, now: float | None = None) -> str:
-    """Return why upkeep of a table waits: quiet hours, or a budget that is used up; empty: it need not."""
+def _recent(lake: LakeBase, tables: Iterable[TableId]) -> list[Done]:
+    """Return what was done for tables in the last hour."""
+    now = time.time()
+    return [d for t in tables for d in upkeep_records.read(lake, t, now).done if now - _HOUR <= d.at]
+
+
+def why_not_now(policy: UpkeepPolicy, recent: Collection[Done], now: float | None = None) -> str:
+    """Return why upkeep of a table waits: quiet hours, or a budget that is used up; empty: it need not.
+
+    Args:
+        recent: what was done, in the last hour, for all tables that share the budget.
+    """
     now = time.time() if now is None else now
-    policy = table.policy
     if policy.is_quiet(datetime.fromtimestamp(now, UTC)):
         return "these are quiet hours"
-    recent = [d for t in tables for d in t.record.done if now - _HOUR <= d.at <= now]
     share, most = policy.budget.share, policy.budget.bytes_an_hour
     if share is not None and share < 1 and sum(d.seconds for d in recent) > share * _HOUR:
         return f"the budget of {policy.budget} is used up for this hour"
@@ -204,34 +307,55 @@ def why_not_now(tables: Sequence[TableUpkeep], table: TableUpkeep, now: float | 
 
 def due_tables(lake: LakeBase, wanted: Mapping[TableId, UpkeepPolicy]) -> tuple[list[TableId], list[str]]:
     """Return the tables with something due that need not wait, and why others wait."""
-    looked: list[TableUpkeep] = []
+    due: list[TableId] = []
     reasons: list[str] = []
+    recent = _recent(lake, wanted)
     for table in needs_a_look(lake, wanted):
-        try:
-            looked.append(look(lake, table, wanted[table]))
-        except LakeError as e:
-            reasons.append(f"{table}: {e}")
-    with_due = [t for t in looked if t.due]
-    why = {t.table: why_not_now(looked, t) for t in with_due}
-    reasons += sorted({text for text in why.values() if text})
-    return [t for t, text in why.items() if not text], reasons
+        if text := why_not_now(wanted[table], recent):
+            reasons.append(text)
+            continue
+        match looked(lake, table, wanted[table]):
+            case TableUpkeep() as found:
+                _note(lake, found)
+                due += [table] if found.due else []
+            case Attended(done=Done() as error):
+                reasons.append(f"{table}: {error.error}")
+            case _:
+                pass
+    return due, list(dict.fromkeys(reasons))
 
 
 def _tried(lake: LakeBase, action: Action, table: TableUpkeep) -> Attended:
     """Carry out an action if no step holds the table, and record it."""
     began, now = time.monotonic(), time.time()
+    why_not = ""
     with table_lock.alone(lake, table.table) as is_held:
         if not is_held:
             return Attended(action, None, "a step is at work on the table")
         try:
+            loaded = lake.find(table.table)
+            if loaded is None or str(loaded.metadata.table_uuid) != table.uuid:
+                return Attended(action, None, "the table was dropped, or created again")
+            clock_skew.reset_future_times(loaded)
             done = carry_out(lake, table.table, action, table.health, table.policy)
-        except ConcurrentWriteError as e:
-            return Attended(action, None, f"a writer was faster: {e}")
-        except LakeError as e:
-            log.warning("%s: %s failed: %s", table.table, action.kind, e)
-            done = Done(action.kind, action.reason, now, time.monotonic() - began, error=lake.config.hidden(str(e)))
+        except (ConcurrentWriteError, MovedError, CommitFailedException) as e:
+            # It has gained nothing, and has cost time: the next try waits, or each would lose to a busy writer.
+            done, why_not = Done(action.kind, action.reason, now, time.monotonic() - began), f"a writer was faster: {e}"
+        except Exception as e:  # errors of Iceberg and Spark are of many kinds, and other tables must not wait for them
+            text = _text(lake, e)
+            log.warning("%s: %s failed: %s", table.table, action.kind, text)
+            done = Done(action.kind, action.reason, now, time.monotonic() - began, error=text)
     upkeep_records.add(lake, table.table, [done], time.time())
-    return Attended(action, done)
+    return Attended(action, None, why_not) if why_not else Attended(action, done)
+
+
+def _text(lake: LakeBase, error: Exception) -> str:
+    """Return what an error says, without the values of rows that Spark quotes."""
+    if isinstance(error, LakeError):
+        return lake.config.hidden(str(error))
+    lines = [line.strip(" :") for line in spark_error_text(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("An error occurred while calling")]
+    return lake.config.hidden(said[0] if said else f"{type(error).__name__}: {first_line(error)}")
 
 
 def of_pipelines(

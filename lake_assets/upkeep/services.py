@@ -5,22 +5,27 @@ A commit that loses a race to a writer is given up: the writer's work counts, an
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyiceberg.table import Table
 from pyspark.sql import Row
 
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import literal
 from lake_assets.tables import leftovers
+from lake_assets.tables.pending_windows import known_marks
+from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.tables.writing.races import as_race
 from lake_assets.upkeep.table_health import TableHealth
-from lake_assets.upkeep.upkeep_actions import Action
+from lake_assets.upkeep.upkeep_actions import Action, Kind
 from lake_assets.upkeep.upkeep_records import Done
 
+log = logging.getLogger(__name__)
 # So large that no file is rewritten for its size alone.
 _NO_LIMIT = str(1 << 60)
 
@@ -115,6 +120,7 @@ def _manifests(
 def _expire(
     lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
 ) -> tuple[int, int]:
+    _tag_absorbed(lake, name)
     before = len(lake.table(name).metadata.snapshots)
     _call(
         lake,
@@ -127,13 +133,29 @@ def _expire(
     return before - len(lake.table(name).metadata.snapshots), 0
 
 
+def _tag_absorbed(lake: LakeBase, source: TableId) -> None:
+    """Tag what the tables of the lake have absorbed of a table, as their steps do that are not killed after a commit.
+
+    A table that cannot be read keeps the tag that it has.
+    """
+    for target in (t for n in lake.namespaces() for t in lake.tables(n)):
+        try:
+            loaded = lake.find(target)
+            marks = known_marks(loaded) if loaded is not None and PIPELINE_PROPERTY in loaded.properties else {}
+        except Exception as e:  # broken metadata make PyIceberg raise many
+            log.warning("what %s has absorbed of %s is not known: %s", target, source, lake.config.hidden(str(e)))
+            continue
+        if str(source) in marks:
+            keep_sources(lake, target, [source])
+
+
 def _orphans(
     lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
 ) -> tuple[int, int]:
     return len(leftovers.remove_unnamed_files(lake, name, policy.orphans)), 0
 
 
-_SERVICES = {
+_SERVICES: Mapping[Kind, Callable[[LakeBase, TableId, Action, TableHealth, UpkeepPolicy], tuple[int, int]]] = {
     "combine": _combine,
     "deletes": _deletes,
     "equality-deletes": _equality_deletes,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.capture.files.manifests import DATA, EQUALITY_DELETES, Entry, ManifestReader
+from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, POSITION_PROPERTY
 from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.row_counts import keeps_rows, number, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -21,6 +22,10 @@ from lake_assets.tables.upkeep_policy import UpkeepPolicy
 
 # A file of this share of the target size is as good as one of the whole; Iceberg's own number.
 _LARGE = 0.75
+# What the next step starts from is in the newest commits with these: watermarks, and how far a raw table has landed.
+_PROGRESS = (PROPERTY, POSITION_PROPERTY, OFFSETS_PROPERTY)
+# Iceberg's own property for branches and tags without an age.
+_REF_AGE = "history.expire.max-ref-age-ms"
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,9 @@ class TableHealth:
         expirable: snapshots that nothing needs any more by the policy.
         expire_before: the time up to which snapshots expire, in milliseconds since 1970.
         metadata_bytes: the size of the current metadata file.
-        since_watermark: commits since the one with the watermark.
+        since_watermark: commits since the one with the watermark, or since the last landing.
         holds: branches and tags.
+        may_delete: whether the table's owner allows to delete files (see `may_delete_files`).
     """
 
     table: str
@@ -102,6 +108,7 @@ class TableHealth:
     metadata_bytes: int = 0
     since_watermark: int = 0
     holds: Sequence[Hold] = field(default_factory=tuple)
+    may_delete: bool = True
 
     @property
     def small_files(self) -> int:
@@ -129,11 +136,12 @@ def health_of(name: TableId, table: Table, policy: UpkeepPolicy, now: float | No
         table=str(name),
         format_version=table.metadata.format_version,
         snapshots=len(table.metadata.snapshots),
-        expirable=_expirable(table, before),
+        expirable=_expirable(table, before, now),
         expire_before=before,
         metadata_bytes=len(table.io.new_input(table.metadata_location)),
         since_watermark=_since_watermark(table),
         holds=tuple(_holds(table, now)),
+        may_delete=may_delete_files(table),
         **_of_files(table, policy, now),
     )
 
@@ -177,7 +185,8 @@ def _small_files(
     """Yield the small files of each partition that are worth combining.
 
     A file that is larger than all smaller ones together is left out: otherwise every few small files would have it
-    rewritten, again and again. So a row is rewritten about as often as the table doubles.
+    rewritten, again and again. So a row is rewritten about as often as the table doubles. Fewer files than Iceberg
+    combines are left out as well.
     """
     partitions: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for e in data:
@@ -191,6 +200,8 @@ def _small_files(
                 break
             chosen.append(e)
             size += e.bytes
+        while len(chosen) > 1 and 2 * chosen[-1].bytes > size:
+            size -= chosen.pop().bytes
         if len(chosen) < thresholds.UPKEEP_INPUT_FILES:
             continue
         written = [times[e.snapshot_id] for e in chosen if e.snapshot_id in times]
@@ -199,19 +210,54 @@ def _small_files(
 
 
 def _expire_before(table: Table, policy: UpkeepPolicy, now: float) -> int:
-    """Return the time up to which the policy lets snapshots expire, in milliseconds since 1970."""
+    """Return the time up to which the policy lets snapshots expire, in milliseconds since 1970.
+
+    It is not later than the commits that tell the next step where to start, however many commits followed them.
+    """
     before = int((now - policy.keep) * 1000)
     newest = _newest(table, policy.snapshots)
     if len(newest) == policy.snapshots:
         before = max(before, newest[-1].timestamp_ms)
-    return before
+    progress = [found[1].timestamp_ms for name in _PROGRESS if (found := find_property(table, name))]
+    return min([before, *progress])
 
 
-def _expirable(table: Table, before: int) -> int:
-    """Return the number of snapshots that may expire: old ones that no branch and tag needs, nor the watermark."""
-    kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    kept |= {s.snapshot_id for s in _newest(table, thresholds.SNAPSHOTS_KEPT)}
-    return sum(s.timestamp_ms < before and s.snapshot_id not in kept for s in table.metadata.snapshots)
+def _expirable(table: Table, before: int, now: float) -> int:
+    """Return the number of snapshots that may expire: old ones that no branch and tag needs, nor the watermark.
+
+    Source: `RemoveSnapshots` of Iceberg
+    """
+    if not may_delete_files(table):
+        return 0
+    refs = {name: ref for name, ref in table.metadata.refs.items() if name == "main" or not _is_over(table, ref, now)}
+    kept, named = set[int](), set[int]()
+    for ref in refs.values():
+        if ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+            kept.add(ref.snapshot_id)
+            continue
+        oldest = before if ref.max_snapshot_age_ms is None else int(now * 1000) - ref.max_snapshot_age_ms
+        most, is_kept = ref.min_snapshots_to_keep or thresholds.SNAPSHOTS_KEPT, True
+        for n, snapshot in enumerate(ancestors(table, ref.snapshot_id)):
+            named.add(snapshot.snapshot_id)
+            is_kept = is_kept and (n < most or snapshot.timestamp_ms >= oldest)
+            if is_kept:
+                kept.add(snapshot.snapshot_id)
+    named |= kept
+    kept |= {s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in named and s.timestamp_ms >= before}
+    return sum(s.snapshot_id not in kept for s in table.metadata.snapshots)
+
+
+def may_delete_files(table: Table) -> bool:
+    """Whether files of a table may be deleted: Iceberg refuses to where `gc.enabled` says that tables share them."""
+    return table.properties.get("gc.enabled", "true").lower() != "false"
+
+
+def _is_over(table: Table, ref: SnapshotRef, now: float) -> bool:
+    """Whether a branch or tag expires with the next snapshots: its age is that of its snapshot."""
+    of_table = table.properties.get(_REF_AGE)
+    most = ref.max_ref_age_ms if ref.max_ref_age_ms is not None else int(of_table) if of_table else None
+    snapshot = table.snapshot_by_id(ref.snapshot_id)
+    return snapshot is None or (most is not None and int(now * 1000) - snapshot.timestamp_ms > most)
 
 
 def _newest(table: Table, count: int) -> list[Snapshot]:
@@ -219,8 +265,8 @@ def _newest(table: Table, count: int) -> list[Snapshot]:
 
 
 def _since_watermark(table: Table) -> int:
-    """Return the number of commits since the one with the watermark; 0 for a table without one."""
-    found = find_property(table, PROPERTY)
+    """Return the number of commits since the one with the watermark, or since the last landing; 0 without either."""
+    found = find_property(table, PROPERTY) or find_property(table, POSITION_PROPERTY)
     if found is None:
         return 0
     return next(n for n, s in enumerate(ancestors(table)) if s.snapshot_id == found[1].snapshot_id)
@@ -237,21 +283,23 @@ def _holds(table: Table, now: float) -> Iterator[Hold]:
 def may_need_upkeep(table: Table, policy: UpkeepPolicy, now: float) -> bool:
     """Whether it is worth reading a table's manifests: what its loaded metadata alone tell.
 
-    This is what a sensor asks of each table at each tick.
+    This is what a sensor asks of each table at each tick. What is left of a rewrite does not show here, nor whether
+    the table was looked at before: see `attend.needs_a_look`.
     """
     summary = summary_of(table.current_snapshot())
     if number(summary, "total-equality-deletes"):
         return True
-    if number(summary, "total-data-files") >= thresholds.UPKEEP_INPUT_FILES:
-        written = list(_since_rewrite(table, policy.commits))
-        if len(written) >= policy.commits or (written and now - written[-1].timestamp_ms / 1000 >= policy.age):
-            return True
-    hidden, deletes = number(summary, "total-position-deletes"), number(summary, "total-delete-files")
-    # Fewer deleted rows, in fewer files, are never worth a rewrite.
-    is_many = hidden >= thresholds.UPKEEP_ROWS_A_FILE or deletes >= policy.commits
-    if is_many and hidden > policy.deleted_rows / 2 * number(summary, "total-records"):
+    worn = number(summary, "total-delete-files") >= policy.commits
+    if worn or number(summary, "total-position-deletes") >= thresholds.UPKEEP_ROWS_A_FILE:
         return True
-    return _expirable(table, _expire_before(table, policy, now)) >= thresholds.UPKEEP_EXPIRED_SNAPSHOTS
+    if number(summary, "total-data-files") >= thresholds.UPKEEP_INPUT_FILES and _may_combine(table, policy, now):
+        return True
+    return _expirable(table, _expire_before(table, policy, now), now) >= thresholds.UPKEEP_EXPIRED_SNAPSHOTS
+
+
+def _may_combine(table: Table, policy: UpkeepPolicy, now: float) -> bool:
+    written = list(_since_rewrite(table, policy.commits))
+    return len(written) >= policy.commits or (bool(written) and now - written[-1].timestamp_ms / 1000 >= policy.age)
 
 
 def _since_rewrite(table: Table, most: int) -> Iterator[Snapshot]:

@@ -10,9 +10,12 @@ from lake_assets.lake import thresholds
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep.table_health import SmallFiles, TableHealth
 
-Kind = Literal["combine", "deletes", "equality-deletes", "manifests", "expire", "orphans"]
+# A table whose files cannot even be looked at fails with `look`.
+Kind = Literal["look", "combine", "deletes", "equality-deletes", "manifests", "expire", "orphans"]
 # What planning and committing an action costs besides the bytes that it rewrites, as bytes.
 _FIXED_COST = 8 << 20
+# Files of all sizes up to this one are rewritten together.
+_TINY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,10 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         return
     if n := health.equality_deletes:
         reason = f"{n} delete file{'s' if n > 1 else ''} of another writer name{'s' if n == 1 else ''} values"
-        yield Action(
-            health.table,
-            "equality-deletes",
-            reason,
-            n + health.deleted_rows / thresholds.UPKEEP_ROWS_A_FILE,
-            health.bytes,
-        )
+        files = n + health.deleted_rows / thresholds.UPKEEP_ROWS_A_FILE
+        yield Action(health.table, "equality-deletes", reason, files, health.bytes)
     share = health.small_files / max(health.files, 1)
-    groups = [(g, why) for g in health.small if (why := _why_combine(g, policy))]
+    groups = _of_one_size([(g, why) for g in health.small if (why := _why_combine(g, policy))])
     if groups and share >= policy.small_files:
         count, size = sum(g.files for g, _ in groups), sum(g.bytes for g, _ in groups)
         removed = count - sum(-(-g.bytes // policy.target_file_size) for g, _ in groups)
@@ -79,13 +77,25 @@ def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:
         yield Action(health.table, "deletes", reason, files, health.worn_bytes)
 
 
+def _of_one_size(groups: Sequence[tuple[SmallFiles, str]]) -> list[tuple[SmallFiles, str]]:
+    """Return the groups with the smallest files: the others come after them.
+
+    One limit of size is for all partitions. With that of a group of large files, the large file of each partition that
+    also has a few small ones would be rewritten with these.
+    """
+    most = max(_TINY, 4 * min((g.largest for g, _ in groups), default=0))
+    return [(g, why) for g, why in groups if g.largest <= most]
+
+
 def _why_combine(group: SmallFiles, policy: UpkeepPolicy) -> str:
     """Return why small files are combined now; empty: they wait for more."""
     if group.files >= policy.commits:
         return f"{group.files} together"
     if group.bytes >= policy.bytes:
         return f"{group.bytes / 2**20:,.0f} MiB together"
-    if group.oldest is None or group.oldest >= policy.age:
+    if group.oldest is None:
+        return f"{group.files}, some of them older than the table's snapshots"
+    if group.oldest >= policy.age:
         return f"{group.files} for {policy.age / 3600:g} h"
     return ""
 
@@ -98,7 +108,7 @@ def _others(health: TableHealth, since_orphans: float) -> Iterator[Action]:
     if many and health.manifest_bytes < health.manifests * thresholds.MERGED_MANIFEST_BYTES / 4:
         reason = f"{health.manifests:,} manifests have {health.manifest_bytes / health.manifests / 1024:,.0f} KiB each"
         yield Action(health.table, "manifests", reason, health.manifests / 2, health.manifest_bytes)
-    if since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS:
+    if health.may_delete and since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS:
         reason = f"its files were last compared with its snapshots {since_orphans / 86_400:.0f} days ago"
         yield Action(health.table, "orphans", reason, 0, health.manifest_bytes)
 

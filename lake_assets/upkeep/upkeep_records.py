@@ -6,9 +6,11 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.runtime.private_files import make_private, write_private
@@ -42,18 +44,35 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Look:
+    """The last time that a table's manifests were read.
+
+    Attributes:
+        at: when, in seconds since 1970.
+        snapshot: the table's snapshot; None: it had none.
+        is_due: whether something was due that need not wait.
+    """
+
+    at: float
+    snapshot: int | None
+    is_due: bool
+
+
+@dataclass(frozen=True)
 class TableRecord:
     """What upkeep remembers of a table.
 
     Attributes:
         table: the table.
         seen: when it was first looked at, in seconds since 1970.
-        done: its newest actions, oldest first.
+        done: its newest actions, and the newest one of each kind; oldest first.
+        look: its last look; None: it was not looked at.
     """
 
     table: str
     seen: float
     done: tuple[Done, ...] = field(default_factory=tuple)
+    look: Look | None = None
 
     def last(self, kind: str) -> Done | None:
         """Return the last action of a kind."""
@@ -63,7 +82,7 @@ class TableRecord:
         """Whether a kind of action waits, because its last ones gained nothing or failed: each time twice as long."""
         useless = 0
         for d in reversed([d for d in self.done if d.kind == kind]):
-            if d.files and not d.error:
+            if d.files > 0 and not d.error:
                 break
             useless += 1
         last = self.last(kind)
@@ -75,8 +94,14 @@ def read(lake: LakeBase, table: TableId, now: float) -> TableRecord:
     try:
         content = json.loads(_file_of(lake, table).read_text(encoding="utf-8"))
         done = tuple(Done(**d) for d in content["done"])
+        look = Look(**content["look"]) if content.get("look") else None
         # A clock that was set back must not pause upkeep until it has caught up.
-        return TableRecord(str(table), min(float(content["seen"]), now), tuple(d for d in done if d.at <= now))
+        return TableRecord(
+            str(table),
+            min(float(content["seen"]), now),
+            tuple(d for d in done if d.at <= now),
+            look if look is not None and look.at <= now else None,
+        )
     except FileNotFoundError:
         return TableRecord(str(table), now)
     except (OSError, ValueError, KeyError, TypeError) as e:
@@ -86,12 +111,24 @@ def read(lake: LakeBase, table: TableId, now: float) -> TableRecord:
 
 def add(lake: LakeBase, table: TableId, done: Iterable[Done], now: float) -> None:
     """Add actions to the record of a table. What prevents it is logged: the table is as it is."""
-    old = read(lake, table, now)
+    all_done = (*read(lake, table, now).done, *done)
+    # What is done rarely, such as the search for orphans, is not pushed out by what is done often.
+    newest = {d.kind: n for n, d in enumerate(all_done)}
+    kept = tuple(d for n, d in enumerate(all_done) if n >= len(all_done) - _KEPT or newest[d.kind] == n)
+    _change(lake, table, now, done=kept)
+
+
+def looked(lake: LakeBase, table: TableId, look: Look) -> None:
+    """Note that a table was looked at."""
+    _change(lake, table, look.at, look=look)
+
+
+def _change(lake: LakeBase, table: TableId, now: float, **changes: Any) -> None:
     target = _file_of(lake, table)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         make_private(target.parent)
-        write_private(partial, json.dumps(asdict(TableRecord(old.table, old.seen, (*old.done, *done)[-_KEPT:]))))
+        write_private(partial, json.dumps(asdict(replace(read(lake, table, now), **changes))))
         partial.replace(target)
     except OSError as e:
         log.warning("what upkeep did to %s is not recorded: %s", table, e)

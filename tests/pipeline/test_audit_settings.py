@@ -104,6 +104,7 @@ def test_a_patterns_audits_are_those_of_each_of_its_tables(tmp_path: Path) -> No
         ("{relationships: {a: cities.id}}", "'cities.id' is not a column of a table"),
         ("{row_count_change: many}", "'many' is not a limit"),
         ("{sql: 'SELECT 1 FROM {table}'}", "needs a `name`"),
+        ("{name: upkeep, sql: 'SELECT 1 FROM {table}'}", "is the name of the check that does upkeep: choose another"),
         ("{name: s, sql: 'SELECT 1 FROM final.t'}", "has to contain {table}"),
         ("{name: s, sql: 'SELECT 1 FROM {table} WHERE ('}", "line 1 of its SQL"),
         ('{name: s, sql: "SELECT \'x FROM {table}"}', "a quote or comment that begins here is not closed"),

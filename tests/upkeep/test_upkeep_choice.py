@@ -30,6 +30,9 @@ def test_a_file_that_is_larger_than_all_smaller_ones_together_is_left_alone() ->
     assert small(entries(*tiny, 150_000)) == [SmallFiles(21, 350_000, 150_000, 60)]
     assert small(entries(*[120 * MIB] * 20)) == []
     assert small(entries(10_000, 10_000)) == []
+    # Also if it would be the fifth.
+    assert small(entries(*[10_000] * 4, 60 * MIB)) == []
+    assert small(entries(*[10_000] * 4, 30_000)) == [SmallFiles(5, 70_000, 30_000, 60)]
 
 
 def test_files_of_different_partitions_are_not_combined() -> None:
@@ -70,6 +73,15 @@ def test_small_files_wait_for_more_of_them_or_for_a_day() -> None:
     assert due(5, DAY)
     assert due(5, None)
     assert due(5, 60, size=1 << 30)
+
+
+def test_large_files_of_one_partition_are_combined_after_the_small_files_of_others() -> None:
+    """Or the large files of all partitions would be rewritten with them: Iceberg has one limit for all."""
+    tiny, large = SmallFiles(60, MIB, 50_000, 60), SmallFiles(60, 900 * MIB, 60 * MIB, 60)
+    (first,) = due_actions(TableHealth("t", 3, files=120, small=(large, tiny)), DEFAULT_POLICY, 0.0)
+    assert (first.limit, first.bytes) == (50_001, MIB)
+    (second,) = due_actions(TableHealth("t", 3, files=61, small=(large,)), DEFAULT_POLICY, 0.0)
+    assert second.limit == 60 * MIB + 1
 
 
 def test_a_few_small_files_of_many_large_ones_are_left_alone() -> None:

@@ -16,15 +16,7 @@ from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_checks import comparisons
-from lake_assets.orchestration.asset_names import (
-    PIPELINE_TAG,
-    UPKEEP_CHECK,
-    asset_key,
-    new_tables_key,
-    op_name,
-    pool,
-    valid_name,
-)
+from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, new_tables_key, op_name, pool, valid_name
 from lake_assets.orchestration.dagster_partitions import step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.partition_marks import has_unmarked
@@ -43,6 +35,7 @@ from lake_assets.orchestration.runs.run_retries import (
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.orchestration.sensing.pending_scan import PendingTable, Size, batches, measure, missing_sources, scan
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec, after
 
 

@@ -25,6 +25,7 @@ from lake_assets.pipeline.config.setting_types import (
     combination,
     share_of,
 )
+from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
@@ -117,6 +118,8 @@ class AuditOfTable(Strict):
             yield f"`accepted_values` of {', '.join(empty)}: list at least one"
         if self.sql is not None and self.name is None:
             yield "an audit in `sql` needs a `name`: reports of failures show it"
+        if self.name == UPKEEP_CHECK:
+            yield f"`name: {UPKEEP_CHECK}` is the name of the check that does upkeep: choose another"
 
 
 class AuditOfModel(AuditOfTable):

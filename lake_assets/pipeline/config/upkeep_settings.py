@@ -22,6 +22,9 @@ from lake_assets.pipeline.config.setting_types import (
 from lake_assets.tables.partitioning.time_zones import zone_of
 from lake_assets.tables.upkeep_policy import Budget, Hours, UpkeepPolicy
 
+# The check of each table in Dagster that keeps its files few.
+UPKEEP_CHECK = "upkeep"
+
 Share = Annotated[str | float, checked(share_of)]
 
 
