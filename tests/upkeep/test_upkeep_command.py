@@ -24,8 +24,9 @@ def pipeline(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     """The file of a pipeline, in a lake that commands find."""
     for name in ("load", "load_existing"):
         monkeypatch.setattr(LakeOfCommands, name, classmethod(lambda *_: lake))
+    (tmp_path / "p").mkdir()
     file = write_pipeline(
-        tmp_path / "p.yaml",
+        tmp_path / "p" / "defs.yaml",
         {
             "name": "p",
             "upkeep": {"commits": 4, "keep": "0s"},
