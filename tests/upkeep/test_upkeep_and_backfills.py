@@ -51,6 +51,8 @@ def test_a_backfill_is_published_and_undone_although_its_tables_are_looked_after
     eager(people)
     more(people)
     damages.events_absorbed()
+    damages.happen()
+    people.run()
     looked_after(people)
     before = people.rows("final.people")
     backfill = begin(people)
@@ -59,7 +61,8 @@ def test_a_backfill_is_published_and_undone_although_its_tables_are_looked_after
     # All of its snapshots are kept for the backfill: Iceberg is not asked in vain.
     assert "expire" not in kinds
     if catches_up:
-        more(people)
+        people.land(2)
+        people.run()
         damages.events_absorbed()
         before = people.rows("final.people")
         looked_after(people)
