@@ -80,6 +80,7 @@ def test_a_backfill_is_published_and_undone_although_its_tables_are_looked_after
     assert look(lake, TableId.parse("final.people"), wanted(people)[TableId.parse("final.people")]).due == []
 
 
+@pytest.mark.long
 def test_what_a_killed_step_has_absorbed_is_tagged_before_snapshots_expire(lake: Lake) -> None:
     people = eager(People(lake, CITIES))
     more(people, 2)
