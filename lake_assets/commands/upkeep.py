@@ -38,19 +38,19 @@ def upkeep(
     pipelines = [find_pipeline(pipeline)] if pipeline else all_pipelines()
     wanted = of_pipelines(lake, pipelines, table or None)
     if dry_run:
-        found, failed = _looked(lake, wanted)
+        found, attended = _looked(lake, wanted)
         print_json([_table_json(t) for t in found]) if as_json else _show(found)
-        for error in failed:
+        for error in attended:
             _report(error, stderr if as_json else console)
     else:
         with console.status("looking at the files of tables") if not as_json else nullcontext():
-            failed = attend(lake, wanted, is_forced=True, on_done=None if as_json else _report)
+            attended = attend(lake, wanted, is_forced=True, on_done=None if as_json else _report)
         found = _looked(lake, wanted)[0]
         if as_json:
-            print_json({"tables": [*map(_table_json, found)], "actions": [*map(_action_json, failed)]})
+            print_json({"tables": [*map(_table_json, found)], "actions": [*map(_action_json, attended)]})
         else:
             _show(found)
-    if any(a.done is not None and a.done.error for a in failed):
+    if any(a.done is not None and a.done.error for a in attended):
         raise typer.Exit(1)
 
 

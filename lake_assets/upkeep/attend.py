@@ -39,7 +39,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class TableUpkeep:
-    """A table in the eyes of upkeep.
+    """How a table is kept, and what is due for it.
 
     Attributes:
         table: the table.

@@ -46,31 +46,26 @@ def carry_out(lake: LakeBase, name: TableId, action: Action, health: TableHealth
 def _combine(
     lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
 ) -> tuple[int, int]:
-    average = max(1, health.small_bytes // max(1, health.small_files))
-    return _rewrite(
-        lake,
-        name,
-        policy,
-        most=thresholds.UPKEEP_PIECE_BYTES // average,
-        options={
-            "min-file-size-bytes": str(min(action.limit, int(0.75 * policy.target_file_size))),
-            "min-input-files": str(thresholds.UPKEEP_INPUT_FILES),
-            "delete-ratio-threshold": "1.0",
-        },
-    )
+    options = {
+        "min-file-size-bytes": str(min(action.limit, int(0.75 * policy.target_file_size))),
+        "min-input-files": str(thresholds.UPKEEP_INPUT_FILES),
+        "delete-ratio-threshold": "1.0",
+    }
+    return _rewrite(lake, name, policy, _piece(health.small_files, health.small_bytes), options)
 
 
 def _deletes(
     lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
 ) -> tuple[int, int]:
-    average = max(1, health.worn_bytes // max(1, health.worn))
-    return _rewrite(
-        lake,
-        name,
-        policy,
-        most=thresholds.UPKEEP_PIECE_BYTES // average,
-        options={"min-file-size-bytes": "0", "delete-ratio-threshold": str(policy.deleted_rows)},
-    )
+    options = {"min-file-size-bytes": "0", "delete-ratio-threshold": str(policy.deleted_rows)}
+    return _rewrite(lake, name, policy, _piece(health.worn, health.worn_bytes), options)
+
+
+def _piece(files: int, size: int) -> int:
+    """Return how many files of this number and size are rewritten at a time."""
+    average = max(1, size // max(1, files))
+    most = min(thresholds.UPKEEP_PIECE_BYTES // average, thresholds.UPKEEP_PIECE_FILES)
+    return max(thresholds.UPKEEP_INPUT_FILES, most)
 
 
 def _equality_deletes(
@@ -94,8 +89,7 @@ def _rewrite(
         **options,
     }
     if most is not None:
-        fewest = thresholds.UPKEEP_INPUT_FILES
-        all_options["max-files-to-rewrite"] = str(max(fewest, min(most, thresholds.UPKEEP_PIECE_FILES)))
+        all_options["max-files-to-rewrite"] = str(most)
     before = table.metadata.current_snapshot_id
     # Sorted tables stay sorted.
     strategy = "'sort'" if _is_sorted(table) else "'binpack'"
