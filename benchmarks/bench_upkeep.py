@@ -109,7 +109,7 @@ def main() -> int:
         lake.spark().stop()
     required: Mapping[str, Required] = {
         "CPU of upkeep against CPU of batches": ("at most", 0.3),
-        "reading: with upkeep against a fresh table": ("at most", 2.0),
+        "reading: with upkeep against a fresh table": ("at most", 1.1),
     }
     return show(figures, required)
 

@@ -29,8 +29,12 @@ def show(figures: Mapping[str, float | str], required: Mapping[str, Required]) -
     return not all(holds(value, required.get(name)) for name, value in figures.items())
 
 
-def cpu_seconds() -> float:
-    """Return the CPU seconds, of users and system, that this process and its living descendants have used."""
+def cpu_seconds(root: int | None = None) -> float:
+    """Return the CPU seconds, of user and system, of a process (default: this one) and its descendants.
+
+    Those of descendants that have ended count if their parent has waited for them.
+    """
+    root = os.getpid() if root is None else root
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -39,9 +43,10 @@ def cpu_seconds() -> float:
         except OSError:
             continue  # it has just ended
         pid = int(stat.parent.name)
-        parents[pid], seconds[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        ticks = sum(int(field) for field in fields[11:15])
+        parents[pid], seconds[pid] = int(fields[1]), ticks / os.sysconf("SC_CLK_TCK")
 
     def is_own(pid: int) -> bool:
-        return pid == os.getpid() or (pid in parents and is_own(parents[pid]))
+        return pid == root or (pid in parents and is_own(parents[pid]))
 
     return sum(own for pid, own in seconds.items() if is_own(pid))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from figures import cpu_seconds
 
 from lake_assets.lake.spark_session import DEFAULTS
 from peers.peer_environments import HERE, Peer, PeerError, environment, jars_of, python_of
@@ -64,7 +65,7 @@ class DriverProcess:
         """
         assert self._process.stdin
         assert self._process.stdout
-        used = tree_cpu_seconds(self._process.pid)
+        used = cpu_seconds(self._process.pid)
         try:
             self._process.stdin.write(json.dumps({"do": what, "with": arguments}) + "\n")
             self._process.stdin.flush()
@@ -73,27 +74,8 @@ class DriverProcess:
         line = self._process.stdout.readline()
         if not line:
             raise PeerError(f"{what}: the driver ended; see {self.log_file}")
-        cpu = tree_cpu_seconds(self._process.pid) - used
+        cpu = cpu_seconds(self._process.pid) - used
         reply = json.loads(line)
         if "error" in reply:
             raise PeerError(f"{what}: {reply['error']}")
         return Reply(reply["seconds"], cpu, reply["said"])
-
-
-def tree_cpu_seconds(root: int) -> float:
-    """Return the CPU seconds, of user and system, of a process, its descendants, and those of them that have ended."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        pid = int(stat.parent.name)
-        # Its own, and those of children that ended and were waited for.
-        parents[pid], ticks[pid] = int(fields[1]), sum(int(field) for field in fields[11:15])
-
-    def belongs(pid: int) -> bool:
-        return pid == root or (pid in parents and belongs(parents[pid]))
-
-    return sum(own for pid, own in ticks.items() if belongs(pid)) / os.sysconf("SC_CLK_TCK")
