@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
 from rich.markup import escape
 
 from lake_assets.capture.renamed_columns import renamed_since
@@ -25,7 +24,7 @@ from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.due_records import missing_after_rollback, what_is_missing
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY, source_of
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.row_counts import row_count, visible_rows
+from lake_assets.lake.metadata.row_counts import is_upkeep, row_count, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
@@ -297,12 +296,11 @@ def _arrears(table: Table, loaded: Table | None, start: int | None) -> _Arrears:
     else:
         if start is not None:
             return _Arrears(None)
-    if newer and all(s.summary is not None and s.summary.operation == Operation.REPLACE for s in newer):
+    if newer and all(map(is_upkeep, newer)):
         return _Arrears(0)  # upkeep: the next change of rows takes it along
     rows = arrived(loaded, start, head, of) if of else None
     if rows is None:
-        changed = (s for s in newer if s.summary is None or s.summary.operation != Operation.REPLACE)
-        rows = sum(sum(counts(s)) for s in changed)
+        rows = sum(sum(counts(s)) for s in newer if not is_upkeep(s))
     return _Arrears(len(newer), rows, newer[-1].timestamp_ms if newer else None)
 
 

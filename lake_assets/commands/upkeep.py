@@ -16,7 +16,8 @@ from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipeli
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
-from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, looked, of_pipelines
+from lake_assets.upkeep.attend import TableUpkeep, attend, looked, of_pipelines
+from lake_assets.upkeep.attended import Attended
 
 _OFF = "off, by declaration"
 
@@ -62,16 +63,9 @@ def _looked(lake: Lake, wanted: Mapping[TableId, UpkeepPolicy]) -> tuple[list[Ta
 
 def _report(attended: Attended, to: Console = console) -> None:
     """Print one line for an action."""
-    action, done = attended.action, attended.done
-    what = f"{action.table}: {action.kind}, since {action.reason}"
-    if done is None:
-        to.print(f"[yellow]{escape(what)}[/]: left for later, since {escape(attended.why_not)}", soft_wrap=True)
-    elif done.error:
-        to.print(f"[bold red]{escape(what)}[/]: {escape(done.error)}", soft_wrap=True)
-    else:
-        things = "snapshots" if action.kind == "expire" else "files"
-        rewritten = f", {size(done.bytes)} rewritten" if done.bytes else ""
-        to.print(f"{escape(what)}: {done.files:,} {things} fewer{rewritten}, {done.seconds:.1f} s", soft_wrap=True)
+    done = attended.done
+    style = "yellow" if done is None else "bold red" if done.error else None
+    to.print(attended.text, style=style, markup=False, soft_wrap=True)
 
 
 def _show(tables: Sequence[TableUpkeep]) -> None:
@@ -82,7 +76,10 @@ def _show(tables: Sequence[TableUpkeep]) -> None:
     printed = listing("table", *numbers, "kept by", "due", right=numbers, fixed=["table"], fold=True)
     for t in tables:
         h = t.health
-        due = "; ".join(f"{a.kind}: {a.reason}" for a in (*t.due, *t.paused)) if t.policy.is_on else _OFF
+        lines = [f"{a.kind}: {a.reason}" for a in (*t.due, *t.paused)]
+        if (kept := t.policy.retention) and kept.refused:
+            lines.append(f"all {kept.kind} stay: {kept.refused}")
+        due = "; ".join(lines) if t.policy.is_on else _OFF
         printed.add_row(
             escape(str(t.table)),
             f"{h.files:,}",

@@ -26,6 +26,7 @@ from lake_assets.final.events.staging_events import has_other_keys, window_event
 from lake_assets.final.events.window_stats import Stats, stats_of
 from lake_assets.final.final_ddl import columns_to_unite, prepare_table
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.folded_staging import folded_until, why_every_event
 from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
@@ -228,6 +229,9 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         reasons += [copies_or_repeats()] if details.get(DOUBTFUL) else []
         reasons += [exactness.set_back(stats.set_back)] if stats.set_back else []
         reasons += [reason] if (reason := reason_to_restart(target)) else []
+        until = folded_until(due.sources[self.spec.staging])
+        if target.is_new and until is not None and why_every_event(self.spec):
+            reasons.append(exactness.events_folded(str(self.spec.staging), until))
         columns = exactness.Columns(
             {i.sources[0]: i.name for i in target.items.values() if i.is_plain},
             dict(zip(target.key, (target.projection.source[k][1] for k in target.source_key), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.event_model import MANY
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.metadata.row_counts import summary_of
+from lake_assets.lake.metadata.row_counts import is_upkeep, summary_of
 from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property
 
@@ -31,6 +32,9 @@ ARRIVED_PROPERTY = "lake-assets.arrived"
 SKIPPED_PROPERTY = "lake-assets.skipped"
 # Table property: the landing folder, for commands that read a lake without its pipelines.
 LANDING_PROPERTY = "lake-assets.landing"
+# Table property: from when on no record was deleted for its age, as an ISO time; and the source tables of those that
+# may have been.
+SINCE_PROPERTY, DELETED_PROPERTY = "lake-assets.records-since", "lake-assets.records-deleted"
 
 RAW_SCHEMA = Schema(
     NestedField(1, "position", LongType(), required=True, doc="order of arrival in this table, without gaps"),
@@ -101,6 +105,17 @@ def routes_of(raw: Table) -> list[SourceTable]:
     return [SourceTable.parse(r) for r in stored(raw, ROUTES_PROPERTY)]
 
 
+def kept_since(raw: Table) -> datetime | None:
+    """Return the time before which records may have been deleted for their age; None: all are there."""
+    text = raw.properties.get(SINCE_PROPERTY)
+    return datetime.fromisoformat(text) if text else None
+
+
+def deleted_about(raw: Table) -> set[str]:
+    """Return the source tables of which records may have been deleted for their age; `MANY` for any."""
+    return set(json.loads(raw.properties.get(DELETED_PROPERTY, "[]")))
+
+
 def skipped(raw: Table) -> dict[str, int]:
     """Return how many records about no row have landed so far, by what they are (`heartbeats`, ...)."""
     return stored(raw, SKIPPED_PROPERTY)
@@ -137,6 +152,14 @@ def next_position(lake: LakeBase, table: TableId, raw: Table) -> int:
     return highest + 1
 
 
+def position_after(raw: Table, snapshot_id: int | None) -> int | None:
+    """Return the position after the last record as of a snapshot; None: its landing has expired."""
+    if snapshot_id is None:
+        return 0
+    match = find_property(raw, POSITION_PROPERTY, snapshot_id)
+    return int(match[0]) if match else None
+
+
 # --- streams of several source tables ----------------------------------------------------------------------------
 
 
@@ -164,7 +187,7 @@ def arrived(raw: Table, start: int | None, end: int | None, source: SourceTable)
     records = 0
     for snapshot in steps:
         counts = summary_of(snapshot).get(ARRIVED_PROPERTY)
-        if counts is None and not _is_compaction(snapshot):
+        if counts is None and not _brings_nothing(snapshot):
             return None
         by_source = json.loads(counts) if counts else {}
         records += int(by_source.get(str(source), 0)) + int(by_source.get(MANY, 0))
@@ -190,14 +213,15 @@ def _is_first(snapshot: Snapshot) -> bool:
     return summary.get("total-records", "") == summary.get("added-records")
 
 
-def _is_compaction(snapshot: Snapshot) -> bool:
-    """Whether a commit brings no records."""
-    return snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
+def _brings_nothing(snapshot: Snapshot) -> bool:
+    """Whether a commit brings no records. Spark marks no commit that deletes nothing but whole files."""
+    is_delete = snapshot.summary is not None and snapshot.summary.operation == Operation.DELETE
+    return is_delete or is_upkeep(snapshot)
 
 
 def _may_hold(snapshot: Snapshot, names: tuple[str, ...]) -> bool:
     """Whether a commit counts records under one of the names (as JSON keys), or has no counts."""
-    if _is_compaction(snapshot):
+    if _brings_nothing(snapshot):
         return False
     counts = summary_of(snapshot).get(ARRIVED_PROPERTY)
     # Searched as text: for an idle table, each sensor tick checks thousands of commits.

@@ -19,7 +19,8 @@ from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, due_tables, look, policies
+from lake_assets.upkeep.attend import TableUpkeep, attend, due_tables, look, policies
+from lake_assets.upkeep.attended import Attended
 
 # A check begins no action after so many seconds: steps that wait for the table's pool get their turn.
 _SECONDS = 10.0
@@ -98,7 +99,7 @@ def _result(table: TableUpkeep, attended: Sequence[Attended]) -> dg.AssetCheckRe
     h = table.health
     failed = [a for a in attended if a.done is not None and a.done.error]
     left = [*failed, *(a for a in attended if a.done is None)]
-    lines = [_line(a) for a in attended]
+    lines = [a.text for a in attended]
     metadata: dict[str, Any] = {
         "data_files": h.files,
         "small_files": h.small_files,
@@ -111,23 +112,13 @@ def _result(table: TableUpkeep, attended: Sequence[Attended]) -> dg.AssetCheckRe
         "seconds": round(sum(a.done.seconds for a in attended if a.done), 3),
         **({"actions": dg.MetadataValue.md("\n".join(f"- {line}" for line in lines))} if lines else {}),
     }
-    due = [*(f"{a.kind}: {a.reason}" for a in table.due), *(_line(a) for a in left)]
+    due = [*(f"{a.kind}: {a.reason}" for a in table.due), *(a.text for a in left)]
     return dg.AssetCheckResult(
         passed=not due,
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(due) if due else None if table.policy.is_on else "upkeep is declared off",
         metadata=metadata,
     )
-
-
-def _line(attended: Attended) -> str:
-    action, done = attended.action, attended.done
-    what = f"{action.table}: {action.kind}, since {action.reason}"
-    if done is None:
-        return f"{what}: left for later, since {attended.why_not}"
-    if done.error:
-        return f"{what}: {done.error}"
-    return f"{what}: {done.files:,} fewer, {done.bytes:,} bytes rewritten, {done.seconds:.1f} s"
 
 
 def _sensor(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig, job: Any) -> dg.SensorDefinition:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Snapshot
 
+from lake_assets.lake.metadata.row_counts import is_upkeep
 from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
@@ -76,7 +77,7 @@ def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if n == 0 and is_all:
             files, rows = (int(summary.get(k) or 0) for k in ("total-data-files", "total-records"))
-        elif snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+        elif not is_upkeep(snapshot):
             files += sum(int(summary.get(k) or 0) for k in _FILES)
             rows += sum(int(summary.get(k) or 0) for k in _ROWS)
         yield snapshot, size.is_full(files, rows)

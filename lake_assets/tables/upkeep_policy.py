@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, tzinfo
-from typing import Self
+from typing import Literal, Protocol, Self
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake import TableId
 
 DAY = 86_400.0
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
@@ -79,6 +80,32 @@ class Budget:
         return f"{(self.bytes_an_hour or 0) / 2**30:.3g} GiB an hour"
 
 
+class Reader(Protocol):
+    """The declaration of a table that reads another one."""
+
+    @property
+    def table(self) -> TableId:
+        """The table."""
+        ...
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long the rows of a raw or staging table stay that no table downstream needs any more.
+
+    Attributes:
+        kind: `records` of a raw table, or `events` of a staging table.
+        seconds: from this age on.
+        readers: the declarations of the tables that read it.
+        refused: why all are kept nevertheless; empty: they are not.
+    """
+
+    kind: Literal["records", "events"]
+    seconds: float
+    readers: tuple[Reader, ...] = ()
+    refused: str = ""
+
+
 @dataclass(frozen=True)
 class UpkeepPolicy:
     """How one table is kept small.
@@ -94,6 +121,9 @@ class UpkeepPolicy:
         keep: the age, in seconds, from which on snapshots expire.
         snapshots: the number of newest snapshots beyond which they expire at any age.
         orphans: the age, in seconds, from which on files that no snapshot names are deleted.
+        keep_records: the age, in seconds, from which on records of raw are deleted; None: they stay.
+        keep_events: the same of superseded events of staging.
+        retention: what these mean for the table itself; None: nothing.
         budget: what the upkeep of a pipeline may cost.
         quiet: hours without upkeep.
         zone: the time zone of these hours.
@@ -109,6 +139,9 @@ class UpkeepPolicy:
     keep: float = 5 * DAY
     snapshots: int = 200
     orphans: float = 3 * DAY
+    keep_records: float | None = None
+    keep_events: float | None = None
+    retention: Retention | None = None
     budget: Budget = Budget(share=0.1)
     quiet: Sequence[Hours] = ()
     zone: tzinfo = UTC

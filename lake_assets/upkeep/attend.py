@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice, takewhile
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from lake_assets.errors import ConcurrentWriteError, LakeError, PipelineError, TableNotFoundError
+from lake_assets.errors import ConcurrentWriteError, LakeError, PipelineError, Refused, TableNotFoundError
 from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.foreign_errors import first_line, spark_error_text
@@ -22,11 +22,14 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.config.upkeep_settings import UpkeepSettings, combined_policy
+from lake_assets.pipeline.config.retention_settings import retention_of, settings_at
+from lake_assets.pipeline.config.upkeep_settings import combined_policy
 from lake_assets.tables import table_lock
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep import upkeep_records
+from lake_assets.upkeep.attended import Attended
+from lake_assets.upkeep.retention import may_be_overdue, overdue
 from lake_assets.upkeep.services import carry_out
 from lake_assets.upkeep.table_health import TableHealth, health_of, may_delete_files, may_need_upkeep
 from lake_assets.upkeep.upkeep_actions import Action, chosen, due_actions
@@ -61,49 +64,18 @@ class TableUpkeep:
     snapshot: int | None = None
 
 
-@dataclass(frozen=True)
-class Attended:
-    """What became of one action.
-
-    Attributes:
-        action: the action.
-        done: what it did; None: it was left for later.
-        why_not: why it was left.
-    """
-
-    action: Action
-    done: Done | None
-    why_not: str = ""
-
-
 def policies(pipeline: Pipeline, lake: LakeBase) -> dict[TableId, UpkeepPolicy]:
     """Return the policy of each table of the lake that belongs to a pipeline.
 
     Tables that no declaration names, such as the ledgers of landed files, have the pipeline's.
     """
-    config = pipeline.config
-    declared = {
-        table: combined_policy(_settings_at(pipeline, place))
-        for table, place in pipeline.declared.read(lake, alone=False).places.items()
-    }
+    config, found = pipeline.config, pipeline.declared.read(lake, alone=False)
+    declared = {t: combined_policy([s for _, s in settings_at(config, place)]) for t, place in found.places.items()}
+    for spec in found.specs:
+        if retention := retention_of(spec, found.specs, declared[spec.table]):
+            declared[spec.table] = replace(declared[spec.table], retention=retention)
     of_pipeline = combined_policy([config.upkeep])
     return {table: declared.get(table, of_pipeline) for table in _tables_of(pipeline.name, lake)}
-
-
-def _settings_at(pipeline: Pipeline, place: Sequence[int | str]) -> list[UpkeepSettings]:
-    """Return the upkeep settings along the place of a table, innermost first."""
-    config = pipeline.config
-    match place:
-        case ("streams", int(i), "tables", int(n)):
-            return [config.streams[i].tables[n].upkeep, config.streams[i].upkeep, config.upkeep]
-        case ("streams", int(i)):
-            return [config.streams[i].upkeep, config.upkeep]
-        case ("models", int(i)):
-            return [config.models[i].upkeep, config.upkeep]
-        case ("jobs", int(i)):
-            return [config.jobs[i].upkeep, config.upkeep]
-        case _:
-            return [config.upkeep]
 
 
 def _tables_of(pipeline: str, lake: LakeBase) -> list[TableId]:
@@ -137,6 +109,7 @@ def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None
     health = health_of(table, loaded, policy, now)
     searched = record.last("orphans")
     due = due_actions(health, policy, now - (searched.at if searched else record.seen))
+    due += overdue(loaded, policy, now)
     paused = [a for a in due if record.is_paused(a.kind, now)]
     return TableUpkeep(
         table,
@@ -190,7 +163,7 @@ def _is_worth_a_look(table: Table, policy: UpkeepPolicy, record: TableRecord, no
     is_late = since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS and may_delete_files(table)
     if is_late and not record.is_paused("orphans", now):
         return True
-    if not may_need_upkeep(table, policy, now):
+    if not may_need_upkeep(table, policy, now) and not may_be_overdue(table, policy, now):
         return False
     if last is None or now - last.at >= thresholds.UPKEEP_LOOK_SECONDS:
         return True
@@ -338,6 +311,9 @@ def _tried(lake: LakeBase, action: Action, table: TableUpkeep) -> Attended:
                 return Attended(action, None, "the table was dropped, or created again")
             clock_skew.reset_future_times(loaded)
             done = carry_out(lake, table.table, action, table.health, table.policy)
+            if isinstance(done, Refused):
+                why_not = done.reason
+                done = Done(action.kind, action.reason, now, time.monotonic() - began)
         except (ConcurrentWriteError, MovedError, CommitFailedException) as e:
             # It has gained nothing, and has cost time: the next try waits, or each would lose to a busy writer.
             done, why_not = Done(action.kind, action.reason, now, time.monotonic() - began), f"a writer was faster: {e}"

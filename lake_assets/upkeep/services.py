@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from pyiceberg.table import Table
 from pyspark.sql import Row
 
+from lake_assets.errors import Refused
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import literal
 from lake_assets.tables import leftovers
-from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.tables.writing.races import as_race
+from lake_assets.upkeep.retention import readers_in, remove_outdated
 from lake_assets.upkeep.table_health import TableHealth
 from lake_assets.upkeep.upkeep_actions import Action, Kind
 from lake_assets.upkeep.upkeep_records import Done
@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 _NO_LIMIT = str(1 << 60)
 
 
-def carry_out(lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy) -> Done:
-    """Carry out an action on a table, or a piece of it that takes seconds.
+def carry_out(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> Done | Refused:
+    """Carry out an action on a table, or a piece of it that takes seconds; or say what it has to wait for.
 
     Raises:
         ConcurrentWriteError: another writer was faster; nothing has changed.
@@ -39,7 +41,10 @@ def carry_out(lake: LakeBase, name: TableId, action: Action, health: TableHealth
     """
     began = time.monotonic()
     with named_errors(name), as_race(name):
-        files, size = _SERVICES[action.kind](lake, name, action, health, policy)
+        result = _SERVICES[action.kind](lake, name, action, health, policy)
+    if isinstance(result, Refused):
+        return result
+    files, size = result
     return Done(action.kind, action.reason, time.time(), time.monotonic() - began, files, size)
 
 
@@ -132,15 +137,8 @@ def _tag_absorbed(lake: LakeBase, source: TableId) -> None:
 
     A table that cannot be read keeps the tag that it has.
     """
-    for target in (t for n in lake.namespaces() for t in lake.tables(n)):
-        try:
-            loaded = lake.find(target)
-            marks = known_marks(loaded) if loaded is not None and PIPELINE_PROPERTY in loaded.properties else {}
-        except Exception as e:  # broken metadata make PyIceberg raise many
-            log.warning("what %s has absorbed of %s is not known: %s", target, source, lake.config.hidden(str(e)))
-            continue
-        if str(source) in marks:
-            keep_sources(lake, target, [source])
+    for target in readers_in(lake, source):
+        keep_sources(lake, target, [source])
 
 
 def _orphans(
@@ -149,13 +147,23 @@ def _orphans(
     return len(leftovers.remove_unnamed_files(lake, name, policy.orphans)), 0
 
 
-_SERVICES: Mapping[Kind, Callable[[LakeBase, TableId, Action, TableHealth, UpkeepPolicy], tuple[int, int]]] = {
+def _outdated(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int] | Refused:
+    removed = remove_outdated(lake, name, policy, time.time())
+    return removed if isinstance(removed, Refused) else (removed, 0)
+
+
+_Service = Callable[[LakeBase, TableId, Action, TableHealth, UpkeepPolicy], tuple[int, int] | Refused]
+_SERVICES: Mapping[Kind, _Service] = {
     "combine": _combine,
     "deletes": _deletes,
     "equality-deletes": _equality_deletes,
     "manifests": _manifests,
     "expire": _expire,
     "orphans": _orphans,
+    "records": _outdated,
+    "events": _outdated,
 }
 
 

@@ -11,7 +11,7 @@ from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep.table_health import SmallFiles, TableHealth
 
 # A table whose files cannot even be looked at fails with `look`.
-Kind = Literal["look", "combine", "deletes", "equality-deletes", "manifests", "expire", "orphans"]
+Kind = Literal["look", "combine", "deletes", "equality-deletes", "manifests", "expire", "orphans", "records", "events"]
 # What planning and committing an action costs besides the bytes that it rewrites, as bytes.
 _FIXED_COST = 8 << 20
 # Files of all sizes up to this one are rewritten together.

@@ -29,7 +29,7 @@ class Done:
         reason: why.
         at: when it ended, in seconds since 1970.
         seconds: how long it took.
-        files: the files that it removed, or snapshots that it expired.
+        files: the files that it removed; for `expire` snapshots, for `records` and `events` rows.
         bytes: the bytes that it rewrote.
         error: why it failed; empty: it did not.
     """

@@ -21,8 +21,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from lake_assets.errors import ChangedInputError
+from lake_assets.errors import ChangedInputError, HistoryError
 from lake_assets.ingest.raw.landing_folder import name_of
+from lake_assets.ingest.raw_tables import SINCE_PROPERTY, kept_since
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.row_counts import number, summary_of
@@ -163,7 +164,8 @@ class _State:
     Attributes:
         pending: files in the raw table that the ledger lacks.
         complete: whether the ledger's content is still valid. If the raw table was rolled back, replaced or has lost
-            the snapshots in between, it is not, and `pending` are all files, read from the raw table's rows.
+            the snapshots in between, it is not, and `pending` are all files, read from the raw table's rows; and from
+            the ledger if old rows were deleted.
     """
 
     raw: Table
@@ -176,7 +178,28 @@ def _state(lake: LakeBase, raw: TableId) -> _State:
     # Loaded first, so that the raw table is never older than the ledger's watermark.
     ledger = lake.table(ledger_of(raw)) if lake.exists(ledger_of(raw)) else None
     table = lake.table(raw)
-    return _State(table, ledger, *_pending(table, read_marks(ledger).get(str(raw)) if ledger else None))
+    pending, is_complete = _pending(table, read_marks(ledger).get(str(raw)) if ledger else None)
+    if not is_complete and (since := kept_since(table)):
+        pending += _forgotten(raw, ledger, since, {f.name for f in pending})
+    return _State(table, ledger, pending, is_complete)
+
+
+def _forgotten(raw: TableId, ledger: Table | None, since: datetime, known: set[str]) -> list[LandedFile]:
+    """Return the files whose records were deleted for their age: the ledger alone knows them.
+
+    Raises:
+        HistoryError: there is no ledger.
+    """
+    if ledger is None:
+        raise HistoryError(
+            f"{ledger_of(raw)} is missing, and {raw} no longer holds the records from before {since:%Y-%m-%d} "
+            "(`keep_records`): which files have landed is unknown, and older ones would land again. Restore "
+            f"{ledger_of(raw)} from a backup. If the landing folder holds no older files, remove the property "
+            f"{SINCE_PROPERTY} of {raw}"
+        )
+    rows = ledger.scan().to_arrow().to_pylist()
+    files = (LandedFile(r["source_file"], r["bytes"], r["records"], r["arrived_at"]) for r in rows)
+    return [f for f in files if f.name not in known and f.arrived_at < since]
 
 
 def _pending(table: Table, mark: Watermark | None) -> tuple[list[LandedFile], bool]:

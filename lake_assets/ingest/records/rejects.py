@@ -132,6 +132,15 @@ def unrouted_positions(lake: LakeBase, raw: TableId) -> list[int]:
     return rows["position"].to_pylist()
 
 
+def positions(lake: LakeBase, raw: TableId, end: int) -> set[int]:
+    """Return the positions before `end` of all rejected records of a raw table."""
+    table = lake.find(rejected_of(raw))
+    if table is None:
+        return set()
+    rows = table.scan(row_filter=f"position < {end}", selected_fields=("position",)).to_arrow()
+    return set(rows["position"].to_pylist())
+
+
 def landed(raw: Table, more: int) -> dict[str, str]:
     """Return the snapshot property of a landing that adds `more` unroutable records."""
     total = unrouted(raw) + more

@@ -27,12 +27,11 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.formats.event_model import ARRIVED_AT, MANY, MISFITS, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw_tables import POSITION_PROPERTY, next_position, nothing_until
+from lake_assets.ingest.raw_tables import next_position, nothing_until, position_after
 from lake_assets.ingest.records import rejects
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.column_spelling import caseless
 from lake_assets.lake.metadata.snapshot_log import between
-from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.tables.schema_changes import formers, promotes, routed
 from lake_assets.tables.writing.publication import Commit
@@ -207,17 +206,9 @@ def missing_after_rollback(raw: Table, window: Window) -> int:
     """Return how many records the raw table lacks at its end, compared with the absorbed snapshot."""
     if window.start is None or between(raw.metadata, window.start, window.head.snapshot).is_forward:
         return 0
-    before, now = (_records_until(raw, snapshot) for snapshot in (window.start, window.head.snapshot))
+    before, now = (position_after(raw, snapshot) for snapshot in (window.start, window.head.snapshot))
     # Without the snapshots of landings, nothing is known.
     return max(0, before - now) if before is not None and now is not None else 0
-
-
-def _records_until(raw: Table, snapshot_id: int | None) -> int | None:
-    """Return the position after the last record as of a snapshot; None: its landing has expired."""
-    if snapshot_id is None:
-        return 0
-    match = find_property(raw, POSITION_PROPERTY, snapshot_id)
-    return int(match[0]) if match else None
 
 
 # --- when all records are read again -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
@@ -33,7 +34,7 @@ class Reason:
 
     Attributes:
         kind: `rejected`, `default`, `rename`, `in-place`, `misfits`, `generated`, `saturated`, `time`, `tombstones`,
-            `snapshot`, `deletes`, `copies` or `log`.
+            `snapshot`, `deletes`, `copies`, `log`, `records` or `events`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any; of a snapshot, the position of its first record.
@@ -206,6 +207,24 @@ def set_back(count: int) -> Reason:
     )
 
 
+def records_deleted(raw: str, since: datetime) -> Reason:
+    """Return the reason for a table that was first filled when older records had been deleted for their age."""
+    return Reason(
+        "records",
+        f"{raw} no longer held the records from before {since:%Y-%m-%d} (`keep_records`) when this table was filled: "
+        "rows that have not changed since are missing. Have the connector read the source table again",
+    )
+
+
+def events_folded(staging: str, until: datetime) -> Reason:
+    """Return the reason for a table that needs every event, computed from staging without the superseded ones."""
+    return Reason(
+        "events",
+        f"{staging} holds no more than the last event of each key from before {until:%Y-%m-%d} (`keep_events`): what "
+        "rows were before that time is missing here",
+    )
+
+
 def by_time() -> Reason:
     """Return the reason for events that only a time orders."""
     return Reason(
@@ -225,7 +244,7 @@ def at_limit(value: str) -> str:
 # --- final tables -----------------------------------------------------------------------------------------------
 
 # Kinds of reasons that a final table sees itself. Those of events are counted over all steps.
-_OF_FINAL = ("deletes", "log", "snapshot", "copies")
+_OF_FINAL = ("deletes", "log", "snapshot", "copies", "events")
 _COUNTED = {"deletes": deletes_without_row, "log": set_back}
 _NONE = Reason("", "")
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
-from lake_assets.formats.event_model import MISFITS, OP, READ
+from lake_assets.formats.event_model import MANY, MISFITS, OP, READ
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw.source_snapshots import read_snapshots
+from lake_assets.ingest.raw_tables import deleted_about, kept_since
 from lake_assets.ingest.records.event_rows import DOES_NOT_FIT
 from lake_assets.ingest.records.parsing import Parsed
 from lake_assets.ingest.records.rejects import rejected_records
@@ -57,6 +58,9 @@ def store_reasons(
     if written.misfits:
         seen += [exactness.taken_as_null(c) for c in _misfitting_columns(lake, spec)]
     mark, raw = known_marks(table).get(str(spec.raw)), lake.find(spec.raw)
+    since = kept_since(raw) if raw is not None and is_whole else None
+    if raw is not None and since is not None and deleted_about(raw) & {str(spec.source_table), MANY}:
+        seen.append(exactness.records_deleted(str(spec.raw), since))
     if mark is not None and mark.snapshot is not None and raw is not None:
         last = read_snapshots(raw, mark.snapshot).get(str(spec.source_table))
         if last and last.is_repeated and last.is_complete and last.start > spec.start:

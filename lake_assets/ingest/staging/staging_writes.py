@@ -15,6 +15,7 @@ from lake_assets.errors import RebuildError, RecordsGoneError
 from lake_assets.formats.event_model import DELETE, INDEX, MISFITS, OP, POSITION, SEQUENCE
 from lake_assets.formats.sequences import ORDINALS
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.raw_tables import kept_since
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.mixed_orders import (
@@ -331,6 +332,14 @@ def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: Da
             f"is unknown whether {spec.raw} still holds the records of all its events. If it does, drop {spec.table}, "
             "run the pipeline, then `lake-assets rebuild` the tables downstream"
         ) from e
+    if row["n"] and (since := kept_since(raw)):
+        raise RecordsGoneError(
+            f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds: those from before "
+            f"{since:%Y-%m-%d} were deleted (`keep_records`). Reading the others again would lose these events, so "
+            "nothing was written. Undo the change of `key`, `types`, `order_by` or `start_position` that it follows. "
+            f"To start from what {spec.raw} holds now, let the connector read the source table again, then drop "
+            f"{spec.table} and run the pipeline"
+        )
     if row["n"]:
         raise RecordsGoneError(
             f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds (positions {row['low']} "

@@ -35,6 +35,7 @@ from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.job_settings import job_spec
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_spec
+from lake_assets.pipeline.config.retention_settings import retention_mistakes
 from lake_assets.pipeline.config.setting_lines import Place, SettingLines
 from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import ModelText, circles_of
@@ -146,6 +147,7 @@ class DeclaredTables:
         places = {spec.table: place for spec, place in reversed(placed)}
         specs = _with_readers(once_each(placed, self.config.name, self.lines, mistakes))
         mistakes += foreign_mistakes(specs, self.config.name)
+        mistakes += retention_mistakes(self.config, specs, places, self.at)
         if alone:
             specs = with_existing_sources(lake, specs, set(made), self.may_declare, self.config.name, mistakes)
         with collected(mistakes):

@@ -65,6 +65,16 @@ class UpkeepSettings(Strict):
         default=None,
         description="how old files are at least that are deleted since no snapshot names them; default: 3d",
     )
+    keep_records: Duration | None = Field(
+        default=None,
+        description="how long records stay in raw once their events are in staging: older ones are deleted; default: "
+        "for ever. For pipelines and streams",
+    )
+    keep_events: Duration | None = Field(
+        default=None,
+        description="how long each event stays in staging: of older ones, only the last event of each key, so that "
+        "late events still find their place; default: for ever. For scd1 tables; not shorter than their `horizon`",
+    )
 
     @combination
     def _limits(self) -> Iterator[str]:
@@ -109,7 +119,8 @@ class _OrSwitch:
 
 Upkeep = Annotated[UpkeepSettings, BeforeValidator(_switch), _OrSwitch()]
 PipelineUpkeep = Annotated[PipelineUpkeepSettings, BeforeValidator(_switch), _OrSwitch()]
-_SECONDS, _SHARES = ("age", "keep", "orphans"), ("small_files", "deleted_rows")
+_SECONDS = ("age", "keep", "orphans", "keep_records", "keep_events")
+_SHARES = ("small_files", "deleted_rows")
 
 
 def combined_policy(declared: Sequence[UpkeepSettings]) -> UpkeepPolicy:
