@@ -16,7 +16,8 @@ from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipeli
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
-from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, looked, of_pipelines
+from lake_assets.upkeep.attend import Attended, TableUpkeep, attend, looked
+from lake_assets.upkeep.upkept_tables import of_pipelines
 
 _OFF = "off, by declaration"
 
@@ -66,10 +67,12 @@ def _report(attended: Attended, to: Console = console) -> None:
     what = f"{action.table}: {action.kind}, since {action.reason}"
     if done is None:
         to.print(f"[yellow]{escape(what)}[/]: left for later, since {escape(attended.why_not)}", soft_wrap=True)
+    elif action.kind == "claims" and not done.error and not done.files:
+        pass  # what consumers are told is printed below the tables
     elif done.error:
         to.print(f"[bold red]{escape(what)}[/]: {escape(done.error)}", soft_wrap=True)
     else:
-        things = "snapshots" if action.kind == "expire" else "files"
+        things = {"expire": "snapshots", "claims": "claims"}.get(action.kind, "files")
         rewritten = f", {size(done.bytes)} rewritten" if done.bytes else ""
         to.print(f"{escape(what)}: {done.files:,} {things} fewer{rewritten}, {done.seconds:.1f} s", soft_wrap=True)
 
@@ -80,7 +83,7 @@ def _show(tables: Sequence[TableUpkeep]) -> None:
         return
     numbers = ("files", "small", "size", "deleted", "manifests", "snapshots", "metadata")
     printed = listing("table", *numbers, "kept by", "due", right=numbers, fixed=["table"], fold=True)
-    for t in tables:
+    for t in (t for t in tables if not t.policy.only_claims_of):
         h = t.health
         due = "; ".join(f"{a.kind}: {a.reason}" for a in (*t.due, *t.paused)) if t.policy.is_on else _OFF
         printed.add_row(
@@ -96,6 +99,8 @@ def _show(tables: Sequence[TableUpkeep]) -> None:
             escape(due),
         )
     console.print(printed)
+    for text in (c.text for t in tables for c in t.claims if c.is_warning and t.policy.is_on):
+        console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
 
 
 def _held_by(table: TableUpkeep) -> str:
@@ -109,6 +114,7 @@ def _table_json(table: TableUpkeep) -> dict[str, Any]:
     return {
         **health,
         "upkeep": table.policy.is_on,
+        "claims": [asdict(c) for c in table.claims],
         "due": _actions(table.due),
         "paused": _actions(table.paused),
         "done": [asdict(d) for d in table.record.done],

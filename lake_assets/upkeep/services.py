@@ -21,6 +21,7 @@ from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.tables.writing.races import as_race
+from lake_assets.upkeep import claims, upkeep_records
 from lake_assets.upkeep.table_health import TableHealth
 from lake_assets.upkeep.upkeep_actions import Action, Kind
 from lake_assets.upkeep.upkeep_records import Done
@@ -130,8 +131,9 @@ def _expire(
 def _tag_absorbed(lake: LakeBase, source: TableId) -> None:
     """Tag what the tables of the lake have absorbed of a table, as their steps do that are not killed after a commit.
 
-    A table that cannot be read keeps the tag that it has.
+    A table that cannot be read keeps the tag that it has, and one that has lost its claim gets none.
     """
+    lost = upkeep_records.read(lake, source, time.time()).claims
     for target in (t for n in lake.namespaces() for t in lake.tables(n)):
         try:
             loaded = lake.find(target)
@@ -139,7 +141,8 @@ def _tag_absorbed(lake: LakeBase, source: TableId) -> None:
         except Exception as e:  # broken metadata make PyIceberg raise many
             log.warning("what %s has absorbed of %s is not known: %s", target, source, lake.config.hidden(str(e)))
             continue
-        if str(source) in marks:
+        mark = marks.get(str(source))
+        if mark is not None and not claims.has_lost(lost, target, mark.snapshot):
             keep_sources(lake, target, [source])
 
 
@@ -149,6 +152,12 @@ def _orphans(
     return len(leftovers.remove_unnamed_files(lake, name, policy.orphans)), 0
 
 
+def _claims(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    return claims.carry_out(lake, name, action.claims, time.time()), 0
+
+
 _SERVICES: Mapping[Kind, Callable[[LakeBase, TableId, Action, TableHealth, UpkeepPolicy], tuple[int, int]]] = {
     "combine": _combine,
     "deletes": _deletes,
@@ -156,6 +165,7 @@ _SERVICES: Mapping[Kind, Callable[[LakeBase, TableId, Action, TableHealth, Upkee
     "manifests": _manifests,
     "expire": _expire,
     "orphans": _orphans,
+    "claims": _claims,
 }
 
 
