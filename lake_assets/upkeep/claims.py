@@ -48,7 +48,8 @@ class Claim:
         consumer: its name, as `Lake.consumers` lists it.
         table: the table.
         tag: the tag on the snapshot.
-        snapshot: the snapshot.
+        snapshot: the snapshot that the tag keeps.
+        absorbed: the snapshot that it has absorbed: a newer one if it was killed before it could move its tag.
         pipeline: the pipeline of the consumer; empty: it is of none, or is gone.
         is_gone: whether the consumer is a table that the lake no longer has.
         since: since when changes wait for it, as far as it is known; None: nothing waits.
@@ -64,6 +65,7 @@ class Claim:
     table: str
     tag: str
     snapshot: int
+    absorbed: int
     pipeline: str
     is_gone: bool
     since: float | None
@@ -177,9 +179,9 @@ def _claim(
             # Of a raw table, records of other source tables do not wait for it.
             at = nothing_until(table, at, table.metadata.current_snapshot_id, SourceTable.parse(about)) or at
     since = waiting_since(table, at)
-    if note is not None and note.snapshot == kept and note.lost is None:
+    if note is not None and note.snapshot == at and note.lost is None:
         # Snapshots that told of older changes have expired meanwhile.
-        if note.since <= now and at == kept and at != table.metadata.current_snapshot_id:
+        if note.since <= now and at != table.metadata.current_snapshot_id:
             since = note.since if since is None else min(since, note.since)
     else:
         note = None
@@ -188,7 +190,7 @@ def _claim(
     warned = note.warned if note is not None and note.is_gone == is_gone else None
     pipeline = "" if loaded is None else loaded.properties.get(PIPELINE_PROPERTY, "")
     shown = consumer if target is None else str(target)
-    return Claim(shown, str(name), tag, kept, pipeline, is_gone, since, now, warned)
+    return Claim(shown, str(name), tag, kept, at, pipeline, is_gone, since, now, warned)
 
 
 def _target(consumer: str, hashed: Mapping[str, TableId]) -> TableId | None:
@@ -220,15 +222,18 @@ def waiting_since(table: Table, snapshot: int) -> float | None:
     start = table.snapshot_by_id(snapshot)
     log_of = between(table.metadata, snapshot, head)
     oldest = 0 if start is None else start.timestamp_ms
-    changes = [s.timestamp_ms for s in log_of.steps if not keeps_rows(s)]
+    number = 0 if start is None else start.sequence_number or 0
+    changes = [s for s in log_of.steps if not keeps_rows(s)]
     if log_of.ancestor is None:
-        # Of the steps, only those after the snapshot are changes since; before them, some have expired.
-        changes = [at for at in changes if at >= oldest]
+        # Some snapshots in between have expired, and others may be older than the one that was absorbed.
+        changes = [s for s in changes if (s.sequence_number or number + 1) > number]
+    times = [s.timestamp_ms for s in changes]
     if log_of.ancestor is not None and any(not keeps_rows(s) for s in log_of.undone):
         # A rollback: it was after all that it undid.
         entries = [e.timestamp_ms for e in table.metadata.snapshot_log if e.timestamp_ms >= oldest]
-        changes = [at for at in changes if at >= oldest] or entries[-1:]
-    return min(changes) / 1000 if changes else None
+        times = [at for at in times if at >= oldest] or entries[-1:]
+    # What was made after the snapshot is not older, whatever the clock of its writer said.
+    return max(min(times), oldest) / 1000 if times else None
 
 
 def _with_cost(table: Table, claim: Claim, policy: UpkeepPolicy, now: float) -> Claim:
@@ -272,9 +277,9 @@ def noted(lake: LakeBase, name: TableId, claims: Sequence[Claim], now: float) ->
         kept = dict(notes)
         for c in claims:
             note = kept.get(c.tag)
-            is_same = note is not None and note.snapshot == c.snapshot and note.lost is None
+            is_same = note is not None and note.snapshot == c.absorbed and note.lost is None
             if c.since is not None and not (is_same and note is not None and note.since <= c.since):
-                kept[c.tag] = replace(note, since=c.since) if is_same and note else ClaimNote(c.snapshot, c.since)
+                kept[c.tag] = replace(note, since=c.since) if is_same and note else ClaimNote(c.absorbed, c.since)
             elif c.since is None and is_same and not c.is_gone:
                 del kept[c.tag]
         return kept
@@ -291,8 +296,8 @@ def carry_out(lake: LakeBase, name: TableId, claims: Sequence[Claim], now: float
         kept = dict(notes)
         for c in claims:
             note = kept.get(c.tag)
-            if note is None or note.snapshot != c.snapshot:
-                note = ClaimNote(c.snapshot, now if c.since is None else c.since)
+            if note is None or note.snapshot != c.absorbed:
+                note = ClaimNote(c.absorbed, now if c.since is None else c.since)
             warned = now if c.warned is None else c.warned
             lost = now if c.tag in removed else None
             kept[c.tag] = replace(note, warned=warned, lost=lost, is_gone=c.is_gone)

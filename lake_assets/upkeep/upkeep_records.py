@@ -63,7 +63,7 @@ class ClaimNote:
     """What is remembered of a consumer that is behind; all times in seconds since 1970.
 
     Attributes:
-        snapshot: the snapshot that its tag keeps. Another one: it has gone on, and the note is about the past.
+        snapshot: the snapshot that it has absorbed. Another one: it has gone on, and the note is about the past.
         since: the time since which changes wait for it, as far as it is known.
         warned: when people were first told that it loses its claim; None: not yet.
         lost: when its tag was removed; None: it was not.
