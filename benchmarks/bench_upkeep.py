@@ -22,7 +22,8 @@ from figures import Required, cpu_seconds, show
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
-from lake_assets.upkeep.attend import attend_after_run, look, policies
+from lake_assets.upkeep.attend import attend_after_run, look
+from lake_assets.upkeep.upkept_tables import policies
 
 
 class Kept(Stream):

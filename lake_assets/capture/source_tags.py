@@ -78,6 +78,19 @@ def drop_tags(lake: LakeBase, table: Table, tags: Iterable[str]) -> None:
             _change(lake, table, lambda change, t=tag: change.remove_tag(t))
 
 
+def drop_tags_at(lake: LakeBase, table: Table, tags: Mapping[str, int]) -> list[str]:
+    """Drop tags that are still at these snapshots, and no consumer has moved meanwhile; return them.
+
+    Raises:
+        MovedError, CommitFailedException: see `set_tags`.
+    """
+    if refs.can_commit(lake.catalog):
+        return refs.drop_at(table, {tag: at for tag, at in tags.items() if is_tag(table, tag)})
+    unmoved = [tag for tag, at in tags.items() if is_tag(table, tag) and table.metadata.refs[tag].snapshot_id == at]
+    drop_tags(lake, table, unmoved)
+    return unmoved
+
+
 @retry(
     retry=retry_if_exception_type(CommitFailedException),
     wait=wait_random_exponential(multiplier=0.05, max=2),

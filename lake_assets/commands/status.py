@@ -14,6 +14,7 @@ from rich.markup import escape
 from lake_assets.capture.renamed_columns import renamed_since
 from lake_assets.commands.printing import console, listing, print_json, size
 from lake_assets.commands.table_lookup import AsJson, all_pipelines
+from lake_assets.commands.upkeep_status import shown, upkeep_statuses
 from lake_assets.errors import HistoryError, InputError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
@@ -34,7 +35,8 @@ from lake_assets.tables.pending_windows import rebuild_advice, window_of
 from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-from lake_assets.upkeep.attend import TableUpkeep, looked, needs_a_look, policies
+from lake_assets.upkeep.claims import Claim
+from lake_assets.upkeep.history_left import HistoryLeft, history_left
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class TableStatus:
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
         redeclared: what the next run does because the declaration has changed.
         upkeep: what `lake-assets upkeep` has to do for the table; None: its pipeline or files cannot be read.
+        claims: consumers of the table that are dead, or about to be, and lose their claims to its snapshots.
+        history: by source of another program, how long that keeps the snapshot that was absorbed.
     """
 
     table: str
@@ -84,6 +88,8 @@ class TableStatus:
     landing: str | None = None
     redeclared: str = ""
     upkeep: tuple[str, ...] | None = None
+    claims: tuple[Claim, ...] = ()
+    history: dict[str, HistoryLeft] = field(default_factory=dict[str, HistoryLeft])
 
     @property
     def is_behind(self) -> bool:
@@ -107,6 +113,7 @@ class TableStatus:
         if self.redeclared:
             yield "yellow", self.redeclared
         yield from (("yellow", text) for text in self.renamed)
+        yield from (("yellow", claim.text) for claim in self.claims)
         yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
         if self.rejected:
             records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
@@ -117,9 +124,14 @@ def status(as_json: AsJson = False) -> None:
     """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
     redeclared, unread = _redeclared(lake)
-    due = _due_upkeep(lake)
+    kept = upkeep_statuses(lake)
     tables = [table_status(lake, t) for t in _own_tables(lake)]
-    tables = [replace(t, redeclared=redeclared.get((t.pipeline, t.table), ""), upkeep=due.get(t.table)) for t in tables]
+    tables = [
+        replace(t, redeclared=redeclared.get((t.pipeline, t.table), ""), upkeep=found and found.due, claims=claims)
+        for t in tables
+        for found in (kept.get(t.table),)
+        for claims in (found.claims if found else (),)
+    ]
     statuses = with_upstream(_with_failures(lake, tables))
     if as_json:
         print_json(statuses)
@@ -136,7 +148,7 @@ def status(as_json: AsJson = False) -> None:
             "" if s.rows is None else f"{s.rows:,}",
             escape(marks),
             _behind(s),
-            _upkeep(s.upkeep),
+            shown(s.upkeep),
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
     console.print(table)
@@ -146,6 +158,8 @@ def status(as_json: AsJson = False) -> None:
         if s.skipped:
             text = f"{s.table}: records about no row, skipped so far: {skipped_text(s.skipped)}"
             console.print(text, markup=False, style="dim", soft_wrap=True)
+    for text in (c.text for t, found in kept.items() if t not in {s.table for s in statuses} for c in found.claims):
+        console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
     for text in unread:
         console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)
 
@@ -173,31 +187,6 @@ def _redeclared(lake: Lake) -> tuple[dict[tuple[str, str], str], list[str]]:
             if text:
                 found[pipeline.name, str(spec.table)] = text
     return found, unread
-
-
-def _due_upkeep(lake: Lake) -> dict[str, tuple[str, ...]]:
-    """Return the kinds of upkeep that are due, by table; of pipelines and tables that cannot be read, none."""
-    due: dict[str, tuple[str, ...]] = {}
-    try:
-        pipelines = all_pipelines()
-    except LakeError:
-        return due  # `status` says what is wrong, here and below
-    for pipeline in pipelines:
-        try:
-            wanted = policies(pipeline, lake)
-        except LakeError:
-            continue
-        worth = needs_a_look(lake, wanted, heeds_quiet=False)
-        due |= {str(t): () for t in wanted if t not in worth}
-        found = (looked(lake, t, wanted[t]) for t in worth)
-        due |= {str(t.table): tuple(a.kind for a in t.due) for t in found if isinstance(t, TableUpkeep)}
-    return due
-
-
-def _upkeep(due: Sequence[str] | None) -> str:
-    if due is None:
-        return "unknown"
-    return f"[yellow]{escape(', '.join(due))}[/]" if due else "[green]ok[/]"
 
 
 def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
@@ -254,8 +243,8 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         lost = _lost_history(table_id, table, {s: sources[s] for s in windows})
     except (HistoryError, InputError) as e:
         return replace(result, error=str(e))
-    oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     now = datetime.now(UTC).timestamp()
+    oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,
         behind={source: w.snapshots for source, w in windows.items()},
@@ -263,6 +252,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         waiting=waiting,
         rows_behind=sum(w.rows for w in windows.values()),
         lost=lost,
+        history=history_left(marks, {s: sources[s] for s in windows}, now),
         renamed=_renamed_columns(marks, sources),
         landing=unused_folder(table),
         rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
@@ -331,6 +321,7 @@ def _behind(status: TableStatus) -> str:
     if snapshots := sum(n or 0 for n in status.behind.values()):
         rows = f", {status.rows_behind:,} row{'s' if status.rows_behind != 1 else ''}" if status.rows_behind else ""
         parts.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
+    parts += [left.text(source) for source, left in status.history.items() if left.matters]
     if status.upstream:
         parts.append(f"waits for {', '.join(status.upstream)}")
     if not parts:

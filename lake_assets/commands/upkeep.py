@@ -16,8 +16,9 @@ from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipeli
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
-from lake_assets.upkeep.attend import TableUpkeep, attend, looked, of_pipelines
+from lake_assets.upkeep.attend import TableUpkeep, attend, looked
 from lake_assets.upkeep.attended import Attended
+from lake_assets.upkeep.upkept_tables import of_pipelines
 
 _OFF = "off, by declaration"
 
@@ -64,6 +65,8 @@ def _looked(lake: Lake, wanted: Mapping[TableId, UpkeepPolicy]) -> tuple[list[Ta
 def _report(attended: Attended, to: Console = console) -> None:
     """Print one line for an action."""
     done = attended.done
+    if attended.action.kind == "claims" and done is not None and not done.error and not done.files:
+        return  # what consumers are told is printed below the tables
     style = "yellow" if done is None else "bold red" if done.error else None
     to.print(attended.text, style=style, markup=False, soft_wrap=True)
 
@@ -74,7 +77,7 @@ def _show(tables: Sequence[TableUpkeep]) -> None:
         return
     numbers = ("files", "small", "size", "deleted", "manifests", "snapshots", "metadata")
     printed = listing("table", *numbers, "kept by", "due", right=numbers, fixed=["table"], fold=True)
-    for t in tables:
+    for t in (t for t in tables if not t.policy.only_claims_of):
         h = t.health
         lines = [f"{a.kind}: {a.reason}" for a in (*t.due, *t.paused)]
         if (kept := t.policy.retention) and kept.refused:
@@ -93,6 +96,8 @@ def _show(tables: Sequence[TableUpkeep]) -> None:
             escape(due),
         )
     console.print(printed)
+    for text in (c.text for t in tables for c in t.claims if c.is_warning and t.policy.is_on):
+        console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
 
 
 def _held_by(table: TableUpkeep) -> str:
@@ -106,6 +111,7 @@ def _table_json(table: TableUpkeep) -> dict[str, Any]:
     return {
         **health,
         "upkeep": table.policy.is_on,
+        "claims": [asdict(c) for c in table.claims],
         "due": _actions(table.due),
         "paused": _actions(table.paused),
         "done": [asdict(d) for d in table.record.done],

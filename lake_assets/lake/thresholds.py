@@ -192,6 +192,13 @@ UPKEEP_EXPIRED_SNAPSHOTS = 50
 # Files without a snapshot are searched this many seconds after the last search: it lists the whole table.
 # [not measured]
 ORPHAN_SEARCH_SECONDS = 7 * 86_400
+# A consumer loses its claim to a snapshot this many seconds after people were first told, at the soonest: it is told
+# once a day, and a week has working days. [not measured]
+CLAIM_NOTICE_SECONDS = 7 * 86_400
+# The consumers of a table are looked at again after this many seconds. [not measured]
+CLAIM_LOOK_SECONDS = 86_400
+# `status` shows how long another program keeps the history of its table if that is less. [not measured]
+HISTORY_LEFT_SECONDS = 86_400
 # Younger files may belong to a step that has not committed yet. [not measured]
 YOUNGEST_ORPHAN_SECONDS = 86_400
 

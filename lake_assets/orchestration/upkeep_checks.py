@@ -19,8 +19,9 @@ from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.upkeep.attend import TableUpkeep, attend, due_tables, look, policies
+from lake_assets.upkeep.attend import TableUpkeep, attend, due_tables, look
 from lake_assets.upkeep.attended import Attended
+from lake_assets.upkeep.upkept_tables import policies
 
 # A check begins no action after so many seconds: steps that wait for the table's pool get their turn.
 _SECONDS = 10.0
@@ -112,6 +113,8 @@ def _result(table: TableUpkeep, attended: Sequence[Attended]) -> dg.AssetCheckRe
         "seconds": round(sum(a.done.seconds for a in attended if a.done), 3),
         **({"actions": dg.MetadataValue.md("\n".join(f"- {line}" for line in lines))} if lines else {}),
     }
+    if told := [c.text for c in table.claims if c.is_warning and table.policy.is_on]:
+        metadata["consumers"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in told))
     due = [*(f"{a.kind}: {a.reason}" for a in table.due), *(a.text for a in left)]
     return dg.AssetCheckResult(
         passed=not due,

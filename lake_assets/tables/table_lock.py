@@ -23,6 +23,8 @@ _FOLDER = "locks"
 _POLL_SECONDS = 0.05
 # Ending of a second file, which the steps that wait for upkeep hold: it lets go of the table for them.
 _WAITING = "-waiting"
+# Ending of a third one, and how long its holder is waited for: it reads and writes one small file.
+_RECORD, _RECORD_SECONDS = "-record", 10.0
 
 
 @contextlib.contextmanager
@@ -53,6 +55,15 @@ def alone(lake: LakeBase, table: TableId) -> Generator[bool]:
 
 
 @contextlib.contextmanager
+def of_record(lake: LakeBase, table: TableId) -> Generator[None]:
+    """Hold the lock of what upkeep remembers of a table; wait for others, but not for a process that was stopped."""
+    with _opened(lake, table, _RECORD) as file:
+        if file is not None and not _locked(file, fcntl.LOCK_EX, _RECORD_SECONDS, poll=_POLL_SECONDS / 10):
+            log.warning("what upkeep did to %s has been locked for %g s", table, _RECORD_SECONDS)
+        yield
+
+
+@contextlib.contextmanager
 def _opened(lake: LakeBase, table: TableId, ending: str = "") -> Generator[int | None]:
     """Open a table's lock file; None if there can be none, as on a read-only disk."""
     name = hashlib.sha256("\0".join(table.parts).encode()).hexdigest()[:24] + ending
@@ -70,7 +81,7 @@ def _opened(lake: LakeBase, table: TableId, ending: str = "") -> Generator[int |
         os.close(file)  # and with it the lock, as when the process is killed
 
 
-def _locked(file: int, how: int, seconds: float) -> bool:
+def _locked(file: int, how: int, seconds: float, *, poll: float = _POLL_SECONDS) -> bool:
     """Lock a file, within some seconds; return whether it is locked."""
     until = time.monotonic() + seconds
     while True:
@@ -79,7 +90,7 @@ def _locked(file: int, how: int, seconds: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= until:
                 return False
-            time.sleep(_POLL_SECONDS)
+            time.sleep(poll)
         except OSError as e:  # a file system without locks
             log.info("files of the lake's home cannot be locked: %s", e)
             return True

@@ -46,6 +46,12 @@ class Hours:
         return at >= self.start or at < self.end
 
 
+def are_all_day(hours: Sequence[Hours]) -> bool:
+    """Whether some hours leave no minute of the day."""
+    minutes = (time(minute // 60, minute % 60) for minute in range(24 * 60))
+    return bool(hours) and all(any(h.has(minute) for h in hours) for minute in minutes)
+
+
 @dataclass(frozen=True)
 class Budget:
     """What upkeep may cost.
@@ -67,6 +73,10 @@ class Budget:
         """
         if match := _RATE.fullmatch(str(text).strip()):
             number, unit = float(match[1]), match[2].lower()
+            if not number:
+                raise PipelineError(
+                    f"{text!r} leaves upkeep no time at all: write 1% or more, or `upkeep: false` for none"
+                )
             if unit == "%" and 0 < number <= 100:
                 return cls(share=number / 100)
             if unit != "%" and number > 0:
@@ -124,6 +134,10 @@ class UpkeepPolicy:
         keep_records: the age, in seconds, from which on records of raw are deleted; None: they stay.
         keep_events: the same of superseded events of staging.
         retention: what these mean for the table itself; None: nothing.
+        dead_after: a consumer for which changes have waited for longer, in seconds, loses its claim to a snapshot;
+            None: no consumer does.
+        only_claims_of: pipelines whose consumers alone are looked after, since another program owns the table; empty:
+            the table is looked after.
         budget: what the upkeep of a pipeline may cost.
         quiet: hours without upkeep.
         zone: the time zone of these hours.
@@ -142,6 +156,8 @@ class UpkeepPolicy:
     keep_records: float | None = None
     keep_events: float | None = None
     retention: Retention | None = None
+    dead_after: float | None = 90 * DAY
+    only_claims_of: frozenset[str] = frozenset()
     budget: Budget = Budget(share=0.1)
     quiet: Sequence[Hours] = ()
     zone: tzinfo = UTC

@@ -5,35 +5,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice, takewhile
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from lake_assets.errors import ConcurrentWriteError, LakeError, PipelineError, Refused, TableNotFoundError
-from lake_assets.ingest.raw.file_ledger import ledger_of
+from lake_assets.errors import ConcurrentWriteError, LakeError, Refused, TableNotFoundError
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.foreign_errors import first_line, spark_error_text
 from lake_assets.lake.metadata import clock_skew
 from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.lake.metadata.snapshot_log import ancestors
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
-from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.config.retention_settings import retention_of, settings_at
-from lake_assets.pipeline.config.upkeep_settings import combined_policy
 from lake_assets.tables import table_lock
-from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep import upkeep_records
 from lake_assets.upkeep.attended import Attended
+from lake_assets.upkeep.claims import Claim, claims_of, has_claims, noted
 from lake_assets.upkeep.retention import may_be_overdue, overdue
 from lake_assets.upkeep.services import carry_out
 from lake_assets.upkeep.table_health import TableHealth, health_of, may_delete_files, may_need_upkeep
-from lake_assets.upkeep.upkeep_actions import Action, chosen, due_actions
+from lake_assets.upkeep.upkeep_actions import Action, chosen, due_actions, due_claims
 from lake_assets.upkeep.upkeep_records import Done, Look, TableRecord
+from lake_assets.upkeep.upkept_tables import policies, readable
 
 log = logging.getLogger(__name__)
 # The hour of which a budget counts the actions.
@@ -50,6 +46,7 @@ class TableUpkeep:
         health: its health.
         due: the actions that are due.
         paused: due actions that wait since the last ones like them gained nothing.
+        claims: its consumers for which changes wait, or that do not exist any more.
         record: what was done before.
         uuid, snapshot: the table's, when it was looked at.
     """
@@ -60,40 +57,9 @@ class TableUpkeep:
     due: Sequence[Action]
     paused: Sequence[Action]
     record: TableRecord = field(repr=False)
+    claims: Sequence[Claim] = ()
     uuid: str = ""
     snapshot: int | None = None
-
-
-def policies(pipeline: Pipeline, lake: LakeBase) -> dict[TableId, UpkeepPolicy]:
-    """Return the policy of each table of the lake that belongs to a pipeline.
-
-    Tables that no declaration names, such as the ledgers of landed files, have the pipeline's.
-    """
-    config, found = pipeline.config, pipeline.declared.read(lake, alone=False)
-    declared = {t: combined_policy([s for _, s in settings_at(config, place)]) for t, place in found.places.items()}
-    for spec in found.specs:
-        if retention := retention_of(spec, found.specs, declared[spec.table]):
-            declared[spec.table] = replace(declared[spec.table], retention=retention)
-    of_pipeline = combined_policy([config.upkeep])
-    return {table: declared.get(table, of_pipeline) for table in _tables_of(pipeline.name, lake)}
-
-
-def _tables_of(pipeline: str, lake: LakeBase) -> list[TableId]:
-    """Return the tables that a pipeline has filled, and the ledgers of its raw tables, which name no pipeline."""
-    names = [t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)]
-    tables = {t: loaded for t in names if (loaded := _readable(lake, t)) is not None}
-    owned = [t for t, loaded in tables.items() if loaded.properties.get(PIPELINE_PROPERTY) == pipeline]
-    ledgers = [(ledger, t) for t in owned if (ledger := ledger_of(t)) in tables and ledger not in owned]
-    return [*owned, *(ledger for ledger, raw in ledgers if str(raw) in known_marks(tables[ledger]))]
-
-
-def _readable(lake: LakeBase, table: TableId) -> Table | None:
-    """Return a table; None if it does not exist, or cannot be read: others must not wait for that."""
-    try:
-        return lake.find(table)
-    except Exception as e:  # broken metadata make PyIceberg raise many
-        log.warning("%s cannot be read, so nothing is done for it: %s", table, lake.config.hidden(str(e)))
-        return None
 
 
 def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None = None) -> TableUpkeep:
@@ -106,10 +72,15 @@ def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None
     now = time.time() if now is None else now
     record = upkeep_records.read(lake, table, now)
     loaded = lake.table(table)
-    health = health_of(table, loaded, policy, now)
-    searched = record.last("orphans")
-    due = due_actions(health, policy, now - (searched.at if searched else record.seen))
-    due += overdue(loaded, policy, now)
+    if policy.only_claims_of:
+        health, due = TableHealth(str(table), loaded.metadata.format_version), list[Action]()
+    else:
+        health = health_of(table, loaded, policy, now)
+        searched = record.last("orphans")
+        due = due_actions(health, policy, now - (searched.at if searched else record.seen))
+        due += overdue(loaded, policy, now)
+    claims = claims_of(lake, table, loaded, policy, record.claims, now)
+    due += due_claims(str(table), claims, policy)
     paused = [a for a in due if record.is_paused(a.kind, now)]
     return TableUpkeep(
         table,
@@ -118,9 +89,17 @@ def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None
         [a for a in due if a not in paused],
         paused,
         record,
+        claims,
         str(loaded.metadata.table_uuid),
         loaded.metadata.current_snapshot_id,
     )
+
+
+def claims_at(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None = None) -> Sequence[Claim]:
+    """Return the consumers of a table that are behind; none if it cannot be read."""
+    now = time.time() if now is None else now
+    loaded, record = readable(lake, table), upkeep_records.read(lake, table, now)
+    return [] if loaded is None else claims_of(lake, table, loaded, policy, record.claims, now)
 
 
 def looked(lake: LakeBase, table: TableId, policy: UpkeepPolicy) -> TableUpkeep | Attended | None:
@@ -148,7 +127,7 @@ def needs_a_look(
     for table, policy in wanted.items():
         if not policy.is_on or (heeds_quiet and policy.is_quiet(datetime.fromtimestamp(now, UTC))):
             continue
-        loaded = _readable(lake, table)
+        loaded = readable(lake, table)
         if loaded is not None and _is_worth_a_look(loaded, policy, upkeep_records.read(lake, table, now), now):
             worth.append(table)
     return worth
@@ -159,6 +138,10 @@ def _is_worth_a_look(table: Table, policy: UpkeepPolicy, record: TableRecord, no
     last, searched = record.look, record.last("orphans")
     if last is not None and last.is_due:
         return True
+    if has_claims(table) and (last is None or now - last.at >= thresholds.CLAIM_LOOK_SECONDS):
+        return True
+    if policy.only_claims_of:
+        return False
     since_orphans = now - (searched.at if searched else record.seen)
     is_late = since_orphans >= thresholds.ORPHAN_SEARCH_SECONDS and may_delete_files(table)
     if is_late and not record.is_paused("orphans", now):
@@ -173,7 +156,9 @@ def _is_worth_a_look(table: Table, policy: UpkeepPolicy, record: TableRecord, no
 
 
 def _note(lake: LakeBase, table: TableUpkeep) -> None:
-    upkeep_records.looked(lake, table.table, Look(time.time(), table.snapshot, bool(table.due)))
+    now = time.time()
+    upkeep_records.looked(lake, table.table, Look(now, table.snapshot, bool(table.due)))
+    noted(lake, table.table, table.claims, now)
 
 
 def attend(
@@ -309,7 +294,8 @@ def _tried(lake: LakeBase, action: Action, table: TableUpkeep) -> Attended:
             loaded = lake.find(table.table)
             if loaded is None or str(loaded.metadata.table_uuid) != table.uuid:
                 return Attended(action, None, "the table was dropped, or created again")
-            clock_skew.reset_future_times(loaded)
+            if not table.policy.only_claims_of:
+                clock_skew.reset_future_times(loaded)
             done = carry_out(lake, table.table, action, table.health, table.policy)
             if isinstance(done, Refused):
                 why_not = done.reason
@@ -332,31 +318,3 @@ def _text(lake: LakeBase, error: Exception) -> str:
     lines = [line.strip(" :") for line in spark_error_text(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("An error occurred while calling")]
     return lake.config.hidden(said[0] if said else f"{type(error).__name__}: {first_line(error)}")
-
-
-def of_pipelines(
-    lake: LakeBase, pipelines: Sequence[Pipeline], select: Collection[str] | None = None
-) -> dict[TableId, UpkeepPolicy]:
-    """Return the policies of all tables of some pipelines, or of some of their tables.
-
-    Raises:
-        PipelineError: a selected table belongs to none of them.
-    """
-    wanted = {t: policy for p in pipelines for t, policy in policies(p, lake).items()}
-    if select is None:
-        return wanted
-    names = {str(t): t for t in wanted}
-    for name in select:
-        if name not in names:
-            there = lake.find(name)
-            owner = there.properties.get(PIPELINE_PROPERTY) if there is not None else None
-            raise PipelineError(_no_table(name, owner, list(names), is_there=there is not None))
-    return {names[n]: wanted[names[n]] for n in select}
-
-
-def _no_table(name: str, owner: str | None, names: Sequence[str], *, is_there: bool) -> str:
-    if owner:
-        return f"{name} belongs to pipeline {owner!r}: name the file of that pipeline with --pipeline"
-    if is_there:
-        return f"{name} belongs to another program, which looks after it: upkeep changes no tables of others"
-    return f"there is no table {name}{nearest(name, names)}: the tables are {', '.join(names) or 'none'}"

@@ -8,7 +8,7 @@ from lake_assets.upkeep.upkeep_actions import Action
 from lake_assets.upkeep.upkeep_records import Done
 
 # What an action removes, if not files.
-_THINGS = {"expire": "snapshots", "records": "records", "events": "events"}
+_THINGS = {"expire": "snapshots", "records": "records", "events": "events", "claims": "claims"}
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,7 @@ class Attended:
             return f"{what}: left for later, since {self.why_not}"
         if done.error:
             return f"{what}: {done.error}"
+        if action.kind == "claims" and not done.files:
+            return f"{what}: to be lost later"
         rewritten = f", {done.bytes / 2**20:,.1f} MiB rewritten" if done.bytes else ""
         return f"{what}: {done.files:,} {_THINGS.get(action.kind, 'files')} fewer{rewritten}, {done.seconds:.1f} s"

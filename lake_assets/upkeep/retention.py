@@ -15,11 +15,11 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.folded_staging import fold, folded_until
 from lake_assets.formats.event_model import ARRIVED_AT
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw.old_records import delete_old_records
+from lake_assets.ingest.old_records import delete_old_records
 from lake_assets.ingest.raw_tables import kept_since
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import number, summary_of
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.upkeep_policy import DAY, Retention, UpkeepPolicy
 from lake_assets.upkeep.upkeep_actions import Action
@@ -94,7 +94,7 @@ def remove_outdated(lake: LakeBase, name: TableId, policy: UpkeepPolicy, now: fl
     if retention is None:
         return 0
     declared = {r.table for r in retention.readers}
-    if others := [t for t in readers_in(lake, name) if t not in declared]:
+    if others := [t for t, _ in readers_in(lake, name) if t not in declared]:
         return Refused(f"{others[0]}, which the pipeline does not declare, reads them")
     before = datetime.fromtimestamp(now - retention.seconds, UTC)
     if retention.kind == "records":
@@ -103,8 +103,9 @@ def remove_outdated(lake: LakeBase, name: TableId, policy: UpkeepPolicy, now: fl
     return fold(lake, final, before)
 
 
-def readers_in(lake: LakeBase, source: TableId) -> Iterator[TableId]:
-    """Yield the tables of the lake that have absorbed a table; those that cannot be read are left out."""
+def readers_in(lake: LakeBase, source: TableId) -> Iterator[tuple[TableId, Watermark]]:
+    """Yield the tables of the lake that have absorbed a table, with their watermarks of it; those that cannot be read
+    are left out."""
     for target in (t for n in lake.namespaces() for t in lake.tables(n)):
         try:
             loaded = lake.find(target)
@@ -112,5 +113,5 @@ def readers_in(lake: LakeBase, source: TableId) -> Iterator[TableId]:
         except Exception as e:  # broken metadata make PyIceberg raise many
             log.warning("what %s has absorbed of %s is not known: %s", target, source, lake.config.hidden(str(e)))
             continue
-        if str(source) in marks:
-            yield target
+        if mark := marks.get(str(source)):
+            yield target, mark

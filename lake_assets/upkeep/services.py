@@ -20,6 +20,7 @@ from lake_assets.tables import leftovers
 from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.tables.writing.races import as_race
+from lake_assets.upkeep import claims, upkeep_records
 from lake_assets.upkeep.retention import readers_in, remove_outdated
 from lake_assets.upkeep.table_health import TableHealth
 from lake_assets.upkeep.upkeep_actions import Action, Kind
@@ -135,10 +136,12 @@ def _expire(
 def _tag_absorbed(lake: LakeBase, source: TableId) -> None:
     """Tag what the tables of the lake have absorbed of a table, as their steps do that are not killed after a commit.
 
-    A table that cannot be read keeps the tag that it has.
+    A table that cannot be read keeps the tag that it has, and one that has lost its claim gets none.
     """
-    for target in readers_in(lake, source):
-        keep_sources(lake, target, [source])
+    lost = upkeep_records.read(lake, source, time.time()).claims
+    for target, mark in readers_in(lake, source):
+        if not claims.has_lost(lost, target, mark.snapshot):
+            keep_sources(lake, target, [source])
 
 
 def _orphans(
@@ -154,6 +157,12 @@ def _outdated(
     return removed if isinstance(removed, Refused) else (removed, 0)
 
 
+def _claims(
+    lake: LakeBase, name: TableId, action: Action, health: TableHealth, policy: UpkeepPolicy
+) -> tuple[int, int]:
+    return claims.carry_out(lake, name, action.claims, time.time()), 0
+
+
 _Service = Callable[[LakeBase, TableId, Action, TableHealth, UpkeepPolicy], tuple[int, int] | Refused]
 _SERVICES: Mapping[Kind, _Service] = {
     "combine": _combine,
@@ -164,6 +173,7 @@ _SERVICES: Mapping[Kind, _Service] = {
     "orphans": _orphans,
     "records": _outdated,
     "events": _outdated,
+    "claims": _claims,
 }
 
 

@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.capture.files.manifests import DATA, EQUALITY_DELETES, Entry, ManifestReader
 from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, POSITION_PROPERTY
+from lake_assets.ingest.records.rejects import PROPERTY as REJECTED_PROPERTY
 from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.row_counts import keeps_rows, number, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -22,8 +23,9 @@ from lake_assets.tables.upkeep_policy import UpkeepPolicy
 
 # A file of this share of the target size is as good as one of the whole; Iceberg's own number.
 _LARGE = 0.75
-# What the next step starts from is in the newest commits with these: watermarks, and how far a raw table has landed.
-_PROGRESS = (PROPERTY, POSITION_PROPERTY, OFFSETS_PROPERTY)
+# What the next step starts from is in the newest commits with these: watermarks, how far a raw table has landed, and
+# which of its records are in its table of rejected ones.
+_PROGRESS = (PROPERTY, POSITION_PROPERTY, OFFSETS_PROPERTY, REJECTED_PROPERTY)
 # Iceberg's own property for branches and tags without an age.
 _REF_AGE = "history.expire.max-ref-age-ms"
 
@@ -229,7 +231,7 @@ def _expirable(table: Table, before: int, now: float) -> int:
     """
     if not may_delete_files(table):
         return 0
-    refs = {name: ref for name, ref in table.metadata.refs.items() if name == "main" or not _is_over(table, ref, now)}
+    refs = {name: ref for name, ref in table.metadata.refs.items() if name == "main" or not is_over(table, ref, now)}
     kept, named = set[int](), set[int]()
     for ref in refs.values():
         if ref.snapshot_ref_type != SnapshotRefType.BRANCH:
@@ -252,7 +254,7 @@ def may_delete_files(table: Table) -> bool:
     return table.properties.get("gc.enabled", "true").lower() != "false"
 
 
-def _is_over(table: Table, ref: SnapshotRef, now: float) -> bool:
+def is_over(table: Table, ref: SnapshotRef, now: float) -> bool:
     """Whether a branch or tag expires with the next snapshots: its age is that of its snapshot."""
     of_table = table.properties.get(_REF_AGE)
     most = ref.max_ref_age_ms if ref.max_ref_age_ms is not None else int(of_table) if of_table else None

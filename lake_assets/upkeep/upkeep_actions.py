@@ -8,10 +8,13 @@ from typing import Literal
 
 from lake_assets.lake import thresholds
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
+from lake_assets.upkeep.claims import Claim
 from lake_assets.upkeep.table_health import SmallFiles, TableHealth
 
 # A table whose files cannot even be looked at fails with `look`.
-Kind = Literal["look", "combine", "deletes", "equality-deletes", "manifests", "expire", "orphans", "records", "events"]
+Kind = Literal[
+    "look", "combine", "deletes", "equality-deletes", "manifests", "expire", "orphans", "records", "events", "claims"
+]
 # What planning and committing an action costs besides the bytes that it rewrites, as bytes.
 _FIXED_COST = 8 << 20
 # Files of all sizes up to this one are rewritten together.
@@ -28,6 +31,7 @@ class Action:
         reason: why it is due.
         files: about how many files it removes, deleted rows counted as files.
         bytes: about how many bytes it rewrites.
+        claims: consumers that are told that they lose their claims, or lose them, for `claims`.
         limit: the size of the files that it rewrites, for `combine`: smaller ones; in bytes.
     """
 
@@ -37,6 +41,7 @@ class Action:
     files: float
     bytes: int
     limit: int = 0
+    claims: tuple[Claim, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -54,6 +59,15 @@ def due_actions(health: TableHealth, policy: UpkeepPolicy, since_orphans: float)
         return []
     actions = [*_rewrites(health, policy), *_others(health, since_orphans)]
     return sorted(actions, key=lambda a: -a.gain)
+
+
+def due_claims(table: str, claims: Sequence[Claim], policy: UpkeepPolicy) -> list[Action]:
+    """Return what is due against consumers: to tell people that they are dead, and then to remove their claims."""
+    due = tuple(c for c in claims if c.is_over or (c.is_warning and c.warned is None))
+    if not due or not policy.is_on:
+        return []
+    lost = sum(c.is_over for c in due)
+    return [Action(table, "claims", "; ".join(c.why for c in due), lost, 0, claims=due)]
 
 
 def _rewrites(health: TableHealth, policy: UpkeepPolicy) -> Iterator[Action]:

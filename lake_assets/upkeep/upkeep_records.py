@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.runtime.private_files import make_private, write_private
+from lake_assets.tables import table_lock
 
 log = logging.getLogger(__name__)
 _FOLDER = "upkeep"
@@ -59,6 +59,25 @@ class Look:
 
 
 @dataclass(frozen=True)
+class ClaimNote:
+    """What is remembered of a consumer that is behind; all times in seconds since 1970.
+
+    Attributes:
+        snapshot: the snapshot that it has absorbed. Another one: it has gone on, and the note is about the past.
+        since: the time since which changes wait for it, as far as it is known.
+        warned: when people were first told that it loses its claim; None: not yet.
+        lost: when its tag was removed; None: it was not.
+        is_gone: whether people were told that it does not exist any more, and not that it is behind.
+    """
+
+    snapshot: int
+    since: float
+    warned: float | None = None
+    lost: float | None = None
+    is_gone: bool = False
+
+
+@dataclass(frozen=True)
 class TableRecord:
     """What upkeep remembers of a table.
 
@@ -67,22 +86,27 @@ class TableRecord:
         seen: when it was first looked at, in seconds since 1970.
         done: its newest actions, and the newest one of each kind; oldest first.
         look: its last look; None: it was not looked at.
+        claims: by tag, its consumers that are behind, or have lost their claims.
     """
 
     table: str
     seen: float
     done: tuple[Done, ...] = field(default_factory=tuple)
     look: Look | None = None
+    claims: Mapping[str, ClaimNote] = field(default_factory=dict[str, ClaimNote])
 
     def last(self, kind: str) -> Done | None:
         """Return the last action of a kind."""
         return next((d for d in reversed(self.done) if d.kind == kind), None)
 
     def is_paused(self, kind: str, now: float) -> bool:
-        """Whether a kind of action waits, because its last ones gained nothing or failed: each time twice as long."""
+        """Whether a kind of action waits, because its last ones gained nothing or failed: each time twice as long.
+
+        To tell people that consumers lose their claims gains nothing, and is of use.
+        """
         useless = 0
         for d in reversed([d for d in self.done if d.kind == kind]):
-            if d.files > 0 and not d.error:
+            if not d.error and (d.files > 0 or kind == "claims"):
                 break
             useless += 1
         last = self.last(kind)
@@ -95,12 +119,15 @@ def read(lake: LakeBase, table: TableId, now: float) -> TableRecord:
         content = json.loads(_file_of(lake, table).read_text(encoding="utf-8"))
         done = tuple(Done(**d) for d in content["done"])
         look = Look(**content["look"]) if content.get("look") else None
+        claims = {tag: ClaimNote(**note) for tag, note in content.get("claims", {}).items()}
         # A clock that was set back must not pause upkeep until it has caught up.
         return TableRecord(
             str(table),
             min(float(content["seen"]), now),
             tuple(d for d in done if d.at <= now),
             look if look is not None and look.at <= now else None,
+            # Times of claims are only compared with the clock: a clock that was set back must not change them.
+            claims,
         )
     except FileNotFoundError:
         return TableRecord(str(table), now)
@@ -111,25 +138,43 @@ def read(lake: LakeBase, table: TableId, now: float) -> TableRecord:
 
 def add(lake: LakeBase, table: TableId, done: Iterable[Done], now: float) -> None:
     """Add actions to the record of a table. What prevents it is logged: the table is as it is."""
-    all_done = (*read(lake, table, now).done, *done)
-    # What is done rarely, such as the search for orphans, is not pushed out by what is done often.
-    newest = {d.kind: n for n, d in enumerate(all_done)}
-    kept = tuple(d for n, d in enumerate(all_done) if n >= len(all_done) - _KEPT or newest[d.kind] == n)
-    _change(lake, table, now, done=kept)
+
+    def added(record: TableRecord) -> TableRecord:
+        all_done = (*record.done, *done)
+        # What is done rarely, such as the search for orphans, is not pushed out by what is done often.
+        newest = {d.kind: n for n, d in enumerate(all_done)}
+        kept = tuple(d for n, d in enumerate(all_done) if n >= len(all_done) - _KEPT or newest[d.kind] == n)
+        return replace(record, done=kept)
+
+    _change(lake, table, now, added)
 
 
 def looked(lake: LakeBase, table: TableId, look: Look) -> None:
     """Note that a table was looked at."""
-    _change(lake, table, look.at, look=look)
+    _change(lake, table, look.at, lambda record: replace(record, look=look))
 
 
-def _change(lake: LakeBase, table: TableId, now: float, **changes: Any) -> None:
+def note_claims(
+    lake: LakeBase, table: TableId, change: Callable[[Mapping[str, ClaimNote]], Mapping[str, ClaimNote]], now: float
+) -> None:
+    """Change what is remembered of a table's consumers; nothing is written if nothing changes."""
+
+    def changed(record: TableRecord) -> TableRecord:
+        return replace(record, claims=dict(change(record.claims)))
+
+    if changed(record := read(lake, table, now)).claims != record.claims:
+        _change(lake, table, now, changed)
+
+
+def _change(lake: LakeBase, table: TableId, now: float, change: Callable[[TableRecord], TableRecord]) -> None:
+    """Replace the record of a table; other processes that change it meanwhile wait, and none of them is forgotten."""
     target = _file_of(lake, table)
     partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         make_private(target.parent)
-        write_private(partial, json.dumps(asdict(replace(read(lake, table, now), **changes))))
-        partial.replace(target)
+        with table_lock.of_record(lake, table):
+            write_private(partial, json.dumps(asdict(change(read(lake, table, now)))))
+            partial.replace(target)
     except OSError as e:
         log.warning("what upkeep did to %s is not recorded: %s", table, e)
 

@@ -10,7 +10,8 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import thresholds
-from lake_assets.upkeep.attend import attend, look, policies
+from lake_assets.upkeep.attend import attend, look
+from lake_assets.upkeep.upkept_tables import policies
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 from tests.support.lakes import lake_on
 from tests.support.people import CITIES, People

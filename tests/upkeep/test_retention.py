@@ -16,7 +16,7 @@ from lake_assets.errors import Refused
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.folded_staging import fold
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw.old_records import delete_old_records
+from lake_assets.ingest.old_records import delete_old_records
 from lake_assets.lake import TableId
 from lake_assets.pipeline.verification import verify
 from tests.final.test_stream_histories import evolving, ordered, repeated, scattered, truncated

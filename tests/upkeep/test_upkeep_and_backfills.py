@@ -11,7 +11,9 @@ from lake_assets.backfill.backfills import undo
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
-from lake_assets.upkeep.attend import Attended, attend, look, policies
+from lake_assets.upkeep.attend import attend, look
+from lake_assets.upkeep.attended import Attended
+from lake_assets.upkeep.upkept_tables import policies
 from tests.support.backfilled_people import TABLES, begin, complete, damaged
 from tests.support.people import CITIES, People
 

@@ -16,7 +16,8 @@ from lake_assets.lake.metadata.metadata_commits import commit
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import literal
 from lake_assets.tables.upkeep_policy import DAY, DEFAULT_POLICY
-from lake_assets.upkeep.attend import Attended, attend, look, needs_a_look
+from lake_assets.upkeep.attend import attend, look, needs_a_look
+from lake_assets.upkeep.attended import Attended
 from tests.support.iceberg_java import Java
 
 pytestmark = pytest.mark.usefixtures("eager")

@@ -15,7 +15,9 @@ from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.tables.upkeep_policy import Budget, UpkeepPolicy
 from lake_assets.upkeep import attend as attend_module
-from lake_assets.upkeep.attend import Attended, attend, look, needs_a_look, policies
+from lake_assets.upkeep.attend import attend, look, needs_a_look
+from lake_assets.upkeep.attended import Attended
+from lake_assets.upkeep.upkept_tables import policies
 from tests.support.kills import Killed, Points
 from tests.support.people import AGES, CITIES, OLDEST, RANKED, People
 from tests.support.seeds import long_seeds

@@ -10,9 +10,9 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import PipelineError
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig
+from lake_assets.pipeline.config.upkeep_places import policy_at
 from lake_assets.pipeline.config.upkeep_settings import combined_policy
 from lake_assets.tables.upkeep_policy import DAY, Budget, Hours
-from lake_assets.upkeep.attend import _settings_at
 from tests.support.pipeline_files import load
 
 TEXT = """\
@@ -35,7 +35,7 @@ attributes:
 def test_settings_of_a_table_go_before_those_that_enclose_it(plain_lake: Lake, tmp_path: Path) -> None:
     pipeline = load(tmp_path, TEXT)
     places = pipeline.declared.read(plain_lake, alone=False).places
-    policies = {str(t): combined_policy(_settings_at(pipeline, place)) for t, place in places.items()}
+    policies = {str(t): policy_at(pipeline.config, place) for t, place in places.items()}
     assert {t: p.keep / DAY for t, p in policies.items()} == {
         "raw.s": 3, "staging.a": 0.5, "final.a": 0.5, "staging.b": 3, "final.b": 3, "staging.c": 3, "final.c": 3,
         "agg.m": 2,
@@ -73,6 +73,12 @@ def test_a_table_may_have_upkeep_where_its_pipeline_has_none() -> None:
         ("{small_file: 5%}", 4, "did you mean `small_files`?"),
         ("{small_files: 120%}", 4, "'120%' is not a share"),
         ("{commits: 1}", 4, "greater than or equal to 2"),
+        ("{budget: 0%}", 4, "'0%' leaves upkeep no time at all: write 1% or more, or `upkeep: false` for none"),
+        ("{quiet: ['00:00-12:00', '12:00-24:00']}", 4, "is the whole day, so nothing would ever be done"),
+        ("{quiet: ['22:00-21:59', '21:30-22:30']}", 4, "is the whole day, so nothing would ever be done"),
+        ("{dead_after: 12h}", 4, "`dead_after` is 12 hours: a consumer may be paused for a night: write 1d or more"),
+        ("{dead_after: 2d, keep: 3d}", 4, "write `dead_after: 3d` or more, or a shorter `keep`"),
+        ("{dead_after: soon}", 4, "'soon' is not a duration"),
         ("{target_file_size: 10}", 4, "greater than or equal to 1048576"),
     ],
 )
@@ -83,6 +89,36 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, upkeep: str, line: i
     assert message in str(raised.value)
     assert f"line {line}" in str(raised.value)
     assert len(str(raised.value).splitlines()) <= 3, raised.value
+
+
+@pytest.mark.parametrize(
+    ("line_of", "upkeep", "line"),
+    [
+        ("{commits: 20, keep: 3d}", "{keep: 100d}", 7),
+        ("{deleted_rows: 10%, keep: 12h}", "{dead_after: 2d}", 9),
+        ("{keep: 2d,", "{keep: 91d,", 4),
+    ],
+)
+def test_settings_that_contradict_those_that_enclose_them_are_named(
+    plain_lake: Lake, tmp_path: Path, line_of: str, upkeep: str, line: int
+) -> None:
+    pipeline = load(tmp_path, TEXT.replace(line_of, upkeep))
+    with pytest.raises(PipelineError) as raised:
+        pipeline.specs(plain_lake, alone=False)
+    assert f"line {line}: `dead_after` is" in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_null_lets_no_consumer_lose_its_claim(plain_lake: Lake, tmp_path: Path) -> None:
+    text = TEXT.replace("{commits: 20, keep: 3d}", "{dead_after: null}").replace("{keep: 2d,", "{dead_after: 60d,")
+    pipeline = load(tmp_path, text)
+    places = pipeline.declared.read(plain_lake, alone=False).places
+    found = {str(t): policy_at(pipeline.config, place).dead_after for t, place in places.items()}
+    assert found == {
+        "raw.s": None, "staging.a": None, "final.a": None, "staging.b": None, "final.b": None, "staging.c": None,
+        "final.c": None, "agg.m": 60 * DAY,
+    }  # fmt: skip
+    assert combined_policy([pipeline.config.upkeep]).dead_after == 60 * DAY
 
 
 def test_budget_and_quiet_hours_are_of_a_whole_pipeline(tmp_path: Path) -> None:

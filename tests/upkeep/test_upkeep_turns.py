@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from lake_assets.tables import table_lock
 from lake_assets.tables.upkeep_policy import DEFAULT_POLICY, Budget
 from lake_assets.upkeep import attend as attend_module
 from lake_assets.upkeep import upkeep_records
-from lake_assets.upkeep.attend import attend, attend_after_run, due_tables, look, policies
+from lake_assets.upkeep.attend import attend, attend_after_run, due_tables, look
 from lake_assets.upkeep.upkeep_records import Done
+from lake_assets.upkeep.upkept_tables import policies
 from tests.support.cli import Done as Called
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 from tests.support.pipeline_files import write_pipeline
@@ -210,7 +212,9 @@ def test_status_does_not_take_a_pipeline_that_it_cannot_read_for_one_without_any
         assert call("run", file, "--table", "raw.events", "--no-upkeep").code == 0
     assert '"upkeep": [\n' in call("status", "--json").out
     # Quiet hours do not hide it.
-    file.write_text(text.replace("commits: 3", "commits: 3\n    quiet: [00:00-12:00, 12:00-24:00]"))
+    at = datetime.now(UTC)
+    hours = f"{at - timedelta(hours=1):%H:%M}-{at + timedelta(hours=1):%H:%M}"
+    file.write_text(text.replace("commits: 3", f"commits: 3\n    quiet: [{hours}]"))
     assert '"upkeep": [\n' in call("status", "--json").out
     file.write_text(text.replace("public.t", "[]"))
     assert '"upkeep": null' in call("status", "--json").out

@@ -29,6 +29,7 @@ from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.row_counts import number, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
+from lake_assets.tables import table_lock
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.races import lost
 
@@ -135,6 +136,12 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
     state = _state(lake, raw)
     if state.complete and not state.pending:
         return
+    with table_lock.shared(lake, ledger_of(raw)):
+        _catch_up(lake, raw)
+
+
+def _catch_up(lake: LakeBase, raw: TableId) -> None:
+    state = _state(lake, raw)
     metadata = state.raw.metadata
     rows = pa.Table.from_pylist(
         [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,12 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import RejectedLimitError
 from lake_assets.ingest.raw_tables import create_table, stored
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.lake.names import literal
+from lake_assets.tables import table_lock
 from lake_assets.tables.specs import Limit
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.merge_clauses import insert
@@ -59,6 +62,11 @@ def rejected_of(raw: TableId) -> TableId:
     return TableId(raw.namespace, f"{raw.name}_rejected")
 
 
+def is_of_rejects(table: Table) -> bool:
+    """Whether a table has the columns of a table of rejected records."""
+    return [f.name for f in table.schema().fields] == COLUMNS
+
+
 def ensure_rejected(lake: LakeBase, raw: TableId) -> Table:
     """Return the table of rejected records, creating it if it is missing."""
     name = rejected_of(raw)
@@ -84,14 +92,23 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         ConcurrentWriteError: another process copies them at the same time.
     """
     source = lake.table(raw)
-    total = unrouted(source)
-    if not total:
+    if not unrouted(source) or _is_copied(source, ensure_rejected(lake, raw)):
         return
-    table = ensure_rejected(lake, raw)
-    uuid = str(source.metadata.table_uuid)
+    with table_lock.shared(lake, rejected_of(raw)):
+        _copy(lake, raw, source)
+
+
+def _is_copied(source: Table, table: Table) -> bool:
+    """Whether all unroutable records are copied, and a commit says so that does not expire soon."""
+    now = {"uuid": str(source.metadata.table_uuid), "records": unrouted(source)}
+    found = find_property(table, PROPERTY)
+    newest = [s.snapshot_id for s in islice(ancestors(table), thresholds.SNAPSHOTS_KEPT // 2)]
+    return found is not None and json.loads(found[0]) == now and found[1].snapshot_id in newest
+
+
+def _copy(lake: LakeBase, raw: TableId, source: Table) -> None:
+    total, table, uuid = unrouted(source), ensure_rejected(lake, raw), str(source.metadata.table_uuid)
     copied = stored(table, PROPERTY)
-    if copied == {"uuid": uuid, "records": total}:
-        return
     rows = source.scan(row_filter="problem IS NOT NULL").to_arrow().sort_by("position")
     is_same, copied_rows = copied.get("uuid", uuid) == uuid, set[tuple[Any, ...]]()
     if is_same and len(rows):
@@ -171,17 +188,16 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
     ensure_rejected(lake, raw)
     name = rejected_of(raw)
     rows = rejects.withColumn("source_table", F.lit(source_table)).withColumn("rejected_at", F.current_timestamp())
-    merge_in_place(
-        lake,
-        name,
-        rows.select(*COLUMNS),
+    on = (
         "t.position = s.position AND t.event_index = s.event_index AND t.source_table = s.source_table "
-        f"AND t.source_table = {literal(source_table)} AND t.position BETWEEN {int(first)} AND {int(last)}",
-        [
-            "WHEN MATCHED AND t.reason <> s.reason THEN UPDATE SET t.reason = s.reason, t.rejected_at = s.rejected_at",
-            insert(COLUMNS).sql,
-        ],
+        f"AND t.source_table = {literal(source_table)} AND t.position BETWEEN {int(first)} AND {int(last)}"
     )
+    clauses = [
+        "WHEN MATCHED AND t.reason <> s.reason THEN UPDATE SET t.reason = s.reason, t.rejected_at = s.rejected_at",
+        insert(COLUMNS).sql,
+    ]
+    with table_lock.shared(lake, name):
+        merge_in_place(lake, name, rows.select(*COLUMNS), on, clauses)
 
 
 def listed_of(lake: LakeBase, raw: TableId, source_table: str) -> DataFrame | None:
@@ -202,7 +218,8 @@ def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Se
         return
     listed = ", ".join(str(int(p)) for p in positions)
     but = f" AND position NOT IN ({listed})" if listed else ""
-    delete_in_place(lake, name, f"source_table = {literal(source_table)}{but}")
+    with table_lock.shared(lake, name):
+        delete_in_place(lake, name, f"source_table = {literal(source_table)}{but}")
 
 
 def forget(lake: LakeBase, raw: TableId, source_table: str | None, positions: Sequence[int]) -> None:
@@ -214,4 +231,5 @@ def forget(lake: LakeBase, raw: TableId, source_table: str | None, positions: Se
     name = rejected_of(raw)
     about = "source_table IS NULL" if source_table is None else f"source_table = {literal(source_table)}"
     listed = ", ".join(str(int(p)) for p in positions)
-    delete_in_place(lake, name, f"{about} AND position IN ({listed})")
+    with table_lock.shared(lake, name):
+        delete_in_place(lake, name, f"{about} AND position IN ({listed})")

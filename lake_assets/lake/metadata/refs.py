@@ -19,6 +19,7 @@ __all__ = [
     "can_commit",
     "create_branch",
     "drop",
+    "drop_at",
     "is_held_needlessly",
     "keep_snapshots",
     "publish",
@@ -131,6 +132,19 @@ def release(table: Table) -> None:
 def drop(table: Table, *names: str) -> None:
     """Drop branches or tags, as far as they exist."""
     _commit(table, lambda refs, _: [refs.pop(name, None) for name in names])
+
+
+def drop_at(table: Table, at: Mapping[str, int]) -> list[str]:
+    """Drop branches or tags that are at these snapshots, by name; return them."""
+    dropped: list[str] = []
+
+    def change(refs: Refs, _: Metadata) -> None:
+        dropped[:] = [name for name, snapshot in at.items() if refs.get(name, {}).get("snapshot-id") == snapshot]
+        for name in dropped:
+            del refs[name]
+
+    _commit(table, change)
+    return dropped
 
 
 def with_tag(metadata: Metadata, tag: str, snapshot: int, days: int) -> Metadata:

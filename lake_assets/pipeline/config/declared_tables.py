@@ -41,6 +41,7 @@ from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import ModelText, circles_of
 from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.stream_tables import StreamTable, batch_size
+from lake_assets.pipeline.config.upkeep_places import upkeep_mistakes
 from lake_assets.pipeline.table_graph import Spec, ordered
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.partition_fields import PartitionField
@@ -148,6 +149,7 @@ class DeclaredTables:
         specs = _with_readers(once_each(placed, self.config.name, self.lines, mistakes))
         mistakes += foreign_mistakes(specs, self.config.name)
         mistakes += retention_mistakes(self.config, specs, places, self.at)
+        mistakes += upkeep_mistakes(self.config, places.values(), self.at)
         if alone:
             specs = with_existing_sources(lake, specs, set(made), self.may_declare, self.config.name, mistakes)
         with collected(mistakes):

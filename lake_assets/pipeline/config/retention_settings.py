@@ -12,28 +12,11 @@ from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake import TableId
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, seconds_of
 from lake_assets.pipeline.config.setting_lines import Place
-from lake_assets.pipeline.config.upkeep_settings import UpkeepSettings
+from lake_assets.pipeline.config.upkeep_places import settings_at
 from lake_assets.pipeline.table_graph import Spec, lookups_of
 from lake_assets.tables.upkeep_policy import Retention, UpkeepPolicy
 
 RECORDS, EVENTS = "keep_records", "keep_events"
-
-
-def settings_at(config: PipelineConfig, place: Place) -> list[tuple[Place, UpkeepSettings]]:
-    """Return the upkeep settings along the place of a table, each with its own place, innermost first."""
-    found: list[tuple[Place, UpkeepSettings]] = []
-    match place:
-        case ("streams", int(i), "tables", int(n)):
-            found = [(place, config.streams[i].tables[n].upkeep), (place[:2], config.streams[i].upkeep)]
-        case ("streams", int(i)):
-            found = [(place, config.streams[i].upkeep)]
-        case ("models", int(i)):
-            found = [(place, config.models[i].upkeep)]
-        case ("jobs", int(i)):
-            found = [(place, config.jobs[i].upkeep)]
-        case _:
-            pass
-    return [*((where, settings) for where, settings in found), ((), config.upkeep)]
 
 
 def retention_of(spec: Spec, specs: Sequence[Spec], policy: UpkeepPolicy) -> Retention | None:
@@ -87,9 +70,9 @@ def retention_mistakes(
     told = set[tuple[Place, str]]()
     for spec in specs:
         settings = settings_at(config, places.get(spec.table, ()))
-        own, (place, _) = settings[0][1], settings[0]
+        own, place = settings[0]
         for name in (RECORDS, EVENTS):
-            declared = next(((p, v) for p, s in settings if (v := getattr(s, name)) is not None), None)
+            declared = next(((p, v) for s, p in settings if (v := getattr(s, name)) is not None), None)
             if declared is None:
                 continue
             why = _contradiction(spec, specs, name, seconds_of(declared[1]))

@@ -20,7 +20,7 @@ from lake_assets.pipeline.config.setting_types import (
     share_of,
 )
 from lake_assets.tables.partitioning.time_zones import zone_of
-from lake_assets.tables.upkeep_policy import Budget, Hours, UpkeepPolicy
+from lake_assets.tables.upkeep_policy import DAY, Budget, Hours, UpkeepPolicy, are_all_day
 
 # The check of each table in Dagster that keeps its files few.
 UPKEEP_CHECK = "upkeep"
@@ -75,6 +75,12 @@ class UpkeepSettings(Strict):
         description="how long each event stays in staging: of older ones, only the last event of each key, so that "
         "late events still find their place; default: for ever. For scd1 tables; not shorter than their `horizon`",
     )
+    dead_after: Duration | None = Field(
+        default=None,
+        description="a table or program that reads this table's changes, and for which they have waited for so long, "
+        "loses its claim to the snapshot from which it would go on, a week after a warning at the soonest; null: "
+        "never; default: 90d",
+    )
 
     @combination
     def _limits(self) -> Iterator[str]:
@@ -89,6 +95,10 @@ class UpkeepSettings(Strict):
                 f"`orphans: {self.orphans}`: a step that is still running has written files that no snapshot names "
                 f"yet: write {hours:g}h or more"
             )
+        if self.dead_after is not None and self.keep is not None:
+            yield from filter(None, [too_early(seconds_of(self.dead_after), seconds_of(self.keep))])
+        elif self.dead_after is not None and seconds_of(self.dead_after) < DAY:
+            yield too_early(seconds_of(self.dead_after), 0)
 
 
 class PipelineUpkeepSettings(UpkeepSettings):
@@ -102,6 +112,15 @@ class PipelineUpkeepSettings(UpkeepSettings):
     quiet: Annotated[Names, checked(lambda hours: [*map(Hours.parse, hours)])] = Field(
         default_factory=list, description="times of day without upkeep: [08:00-18:00]"
     )
+
+    @combination
+    def _hours(self) -> Iterator[str]:
+        if self.enabled is not False and are_all_day([*map(Hours.parse, self.quiet)]):
+            yield (
+                f"`quiet: [{', '.join(self.quiet)}]` is the whole day, so nothing would ever be done: leave some "
+                "hours, or write `upkeep: false` (`lake-assets upkeep` then does nothing for these tables either)"
+            )
+
     timezone: Annotated[str, checked(zone_of)] = Field(default="UTC", description="time zone of `quiet`, an IANA name")
 
 
@@ -119,8 +138,21 @@ class _OrSwitch:
 
 Upkeep = Annotated[UpkeepSettings, BeforeValidator(_switch), _OrSwitch()]
 PipelineUpkeep = Annotated[PipelineUpkeepSettings, BeforeValidator(_switch), _OrSwitch()]
-_SECONDS = ("age", "keep", "orphans", "keep_records", "keep_events")
+_SECONDS = ("age", "keep", "orphans", "dead_after", "keep_records", "keep_events")
 _SHARES = ("small_files", "deleted_rows")
+
+
+def too_early(dead_after: float, keep: float) -> str:
+    """Return why consumers cannot lose their claims after so many seconds; empty if they can."""
+    if dead_after < DAY:
+        return f"`dead_after` is {dead_after / 3600:g} hours: a consumer may be paused for a night: write 1d or more"
+    if dead_after < keep:
+        return (
+            f"`dead_after` is {dead_after / DAY:g} days, and `keep` is {keep / DAY:g}: snapshots stay for that long "
+            f"anyway, so consumers that need them keep their claims: write `dead_after: {keep / DAY:g}d` or more, or "
+            "a shorter `keep`"
+        )
+    return ""
 
 
 def combined_policy(declared: Sequence[UpkeepSettings]) -> UpkeepPolicy:
@@ -128,12 +160,14 @@ def combined_policy(declared: Sequence[UpkeepSettings]) -> UpkeepPolicy:
     values: dict[str, Any] = {}
     for settings in reversed(declared):
         values |= {k: v for k in UpkeepSettings.model_fields if (v := getattr(settings, k)) is not None}
+        if "dead_after" in settings.model_fields_set and settings.dead_after is None:
+            values["dead_after"] = None  # `null` is a value of its own
         if isinstance(settings, PipelineUpkeepSettings):
             values["quiet"] = tuple(map(Hours.parse, settings.quiet))
             values["zone"] = zone_of(settings.timezone)
             if settings.budget is not None:
                 values["budget"] = Budget.parse(settings.budget)
-    values |= {k: seconds_of(v) for k, v in values.items() if k in _SECONDS}
+    values |= {k: seconds_of(v) for k, v in values.items() if k in _SECONDS and v is not None}
     values |= {k: share_of(v) for k, v in values.items() if k in _SHARES}
     # A table may have upkeep where its pipeline has none.
     return UpkeepPolicy(is_on=values.pop("enabled", True), **values)
