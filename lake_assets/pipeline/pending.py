@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
 
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.row_counts import is_upkeep
 from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
@@ -61,8 +61,7 @@ def _is_upkeep(window: Window, source: Table) -> bool:
     if window.is_due or window.lost or window.start is None or window.head.snapshot is None:
         return False
     commits = between(source.metadata, window.start, window.head.snapshot)
-    operations = [s.summary.operation if s.summary else None for s in commits.steps]
-    return commits.is_forward and bool(operations) and set(operations) == {Operation.REPLACE}
+    return commits.is_forward and bool(commits.steps) and all(map(is_upkeep, commits.steps))
 
 
 def _sources(lake: LakeBase, spec: Spec) -> dict[TableId, Table]:

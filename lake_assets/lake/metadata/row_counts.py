@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+# Summary property of commits that remove rows without any change to what the rows say: no table downstream follows.
+UPKEEP_PROPERTY = "lake-assets.upkeep"
+
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
     """Return the properties of a snapshot's summary; empty if it has none."""
@@ -65,3 +68,11 @@ def keeps_rows(snapshot: Snapshot) -> bool:
     file_counts = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
     changed = any(number(summary.additional_properties, name) for name in file_counts)
     return summary.operation == Operation.REPLACE or not changed
+
+
+def is_upkeep(snapshot: Snapshot) -> bool:
+    """Whether a commit is upkeep: files were rewritten, or rows removed that no table downstream has to follow."""
+    summary = snapshot.summary
+    if summary is None:
+        return False
+    return summary.operation == Operation.REPLACE or UPKEEP_PROPERTY in summary.additional_properties
