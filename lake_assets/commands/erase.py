@@ -15,9 +15,10 @@ from rich.markup import escape
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.commands.printing import check_folder_of, console, listing, local, print_json, stderr, visible_json
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipelines, pipeline_of
-from lake_assets.erase.erase_plan import ErasePlan, plan
+from lake_assets.erase.erase_plan import ErasePlan, asked_keys, plan
 from lake_assets.erase.erase_record import alone, open_plan
 from lake_assets.erase.erasure import Erasure
+from lake_assets.erase.key_columns import source_of
 from lake_assets.erase.key_values import read_file, read_words
 from lake_assets.errors import ErasureError
 from lake_assets.facade import Lake
@@ -130,8 +131,11 @@ def _planned(
             f"backfill {r.id} is open: publish it (`lake-assets publish {r.id}`) or discard it" for r in backfills
         ]
         return replace(planned, blocked=[*planned.blocked, *open_ones])
-    same = {tuple(one.get(c) for c in begun.columns) for one in given} == {tuple(k) for k in begun.keys[: begun.asked]}
-    if str(table) != begun.table or not same:
+    is_same = str(table) == begun.table
+    if is_same:
+        asked = asked_keys(lake, source_of(lake, specs, table), given)
+        is_same = sorted(asked) == sorted(begun.key_tuples[: begun.asked])
+    if not is_same:
         raise ErasureError(
             f"the erasure {begun.id} of {begun.table} is not completed: repeat its command with the same keys first"
         )
@@ -143,10 +147,8 @@ def _show(planned: ErasePlan) -> None:
     console.print(f"[bold]{escape(planned.table)}[/]: {planned.asked:,} keys, {len(planned.positions):,} records")
     if connected:
         more = f", and {len(connected) - _SHOWN:,} more" if len(connected) > _SHOWN else ""
-        console.print(
-            f"[yellow]also keys that the same rows had before or after[/]: {escape('; '.join(connected[:_SHOWN]))}{more}",
-            soft_wrap=True,
-        )
+        listed = escape("; ".join(connected[:_SHOWN]))
+        console.print(f"[yellow]also keys that the same rows had before or after[/]: {listed}{more}", soft_wrap=True)
     printed = listing(
         "table", "kind", "rows", "files", "snapshots", "branches, tags", right=("rows", "files", "snapshots")
     )

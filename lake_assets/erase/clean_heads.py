@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyiceberg.table import Table
@@ -19,12 +19,12 @@ from pyiceberg.table import Table
 from lake_assets.capture.files.avro_files import decode, encode
 from lake_assets.capture.files.manifest_lists import manifest_of
 from lake_assets.capture.files.manifests import Entry, ManifestReader
-from lake_assets.errors import ErasureError
+from lake_assets.errors import ConcurrentWriteError
 from lake_assets.ingest.raw.file_ledger import PROPERTY as LANDED
 from lake_assets.ingest.raw_tables import ARRIVED_PROPERTY
 from lake_assets.ingest.records.tombstones import DELETES_PROPERTY
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, commit, now_ms
+from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, commit, now_ms, read_metadata
 from lake_assets.lake.metadata.refs import refs_of, with_refs
 from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, is_upkeep, keeps_rows, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors, between
@@ -51,27 +51,29 @@ def carried(table: Table) -> dict[str, str]:
     return found
 
 
-def marks_at_heads(lake: LakeBase, table: Table, spec: Spec | None) -> dict[str, Watermark]:
+def marks_at_heads(
+    lake: LakeBase, table: Table, spec: Spec | None, touched: Collection[TableId]
+) -> dict[str, Watermark]:
     """Return a table's watermarks, moved over commits that change nothing for it.
 
     Args:
         spec: its declaration; None: it is a ledger of files that is up to date.
+        touched: the sources whose watermarks are moved.
 
     Raises:
-        ErasureError: a source has changes that the table has not absorbed.
+        ConcurrentWriteError: a source has changes that the table has not absorbed.
     """
     marks = dict(read_marks(table))
     for source, mark in marks.items():
-        loaded = lake.find(source)
+        loaded = lake.find(source) if TableId.parse(source) in touched else None
         if loaded is None or str(loaded.metadata.table_uuid) != mark.uuid:
             continue
         head = loaded.metadata.current_snapshot_id
         if head == mark.snapshot:
             continue
         if not _changes_nothing(lake, table, spec, loaded, mark):
-            raise ErasureError(
-                f"{'.'.join(table.name())} has not absorbed all changes of {source}, so its old snapshots have to stay. "
-                "Run the pipeline until nothing is pending, and repeat the command"
+            raise ConcurrentWriteError(
+                f"{'.'.join(table.name())} has not absorbed all changes of {source}, whose old snapshots have to stay"
             )
         marks[source] = Watermark(mark.uuid, head, mark.high, mark.time, mark.transaction)
     return marks
@@ -108,7 +110,7 @@ def clean_head(lake: LakeBase, name: TableId, marks: Mapping[str, Watermark]) ->
     if not any(_is_worn(line) for line in lines) and properties.items() <= summary_of(head).items():
         return
     new_id = random.getrandbits(62)
-    number = table.metadata.last_sequence_number + 1
+    number = read_metadata(table).get("last-sequence-number", 0) + 1
     folder = head.manifest_list.rsplit("/", 1)[0]
     next_lines = [line for old in lines for line in _cleaned(table, old, new_id, number, folder)]
     path = f"{folder}/snap-{new_id}-1-{uuid.uuid4()}.avro"
@@ -195,7 +197,7 @@ def _put(table: Table, path: str, content: bytes) -> None:
         file.write(content)
 
 
-def stale_readers(lake: LakeBase, name: TableId, targets: Mapping[TableId, str]) -> list[str]:
+def stale_readers(lake: LakeBase, name: TableId, targets: Collection[TableId]) -> list[str]:
     """Return the tables whose watermark of a table is not its current snapshot."""
     head = lake.table(name).metadata.current_snapshot_id
     marks = {t: known_marks(lake.find(t)).get(str(name)) for t in targets}

@@ -22,6 +22,7 @@ from lake_assets.formats.event_model import DELETE, INDEX, INSERT, MANY, OP, POS
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import can_commit
+from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables import leftovers
 from lake_assets.tables.snapshot_retention import consumer_name
@@ -70,7 +71,6 @@ class ErasePlan:
         last: the last position in raw when the erasure was planned.
         landed: file and line of each record.
         blocked: what has to be settled before anything is erased.
-        pipelines: names and files of the pipelines whose tables are touched.
     """
 
     id: str
@@ -95,8 +95,9 @@ class ErasePlan:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
-        values = {**stored, "tables": [TablePlan(**t) for t in stored["tables"]]}
-        return cls(**{**values, "landed": [(file, line) for file, line in stored["landed"]]})
+        tables = [TablePlan(**t) for t in stored["tables"]]
+        values: dict[str, Any] = {**stored, "tables": tables, "landed": [(f, n) for f, n in stored["landed"]]}
+        return cls(**values)
 
     @property
     def key_tuples(self) -> list[Key]:
@@ -127,7 +128,7 @@ def plan(
         ErasureError: a key does not fit the table, or the table cannot be erased by.
     """
     source = source_of(lake, specs, table)
-    asked = canonical(lake.spark(), in_order(given, source.columns, table), source.types, table)
+    asked = asked_keys(lake, source, given)
     events = events_of(lake, source)
     keys = _connected(lake, source, events, asked)
     mentions = Mentions(source.names, keys)
@@ -152,6 +153,15 @@ def plan(
         [(file, line) for _, file, line in found if file],
         [*_blocked(lake, specs, source, events, keys, found, tables)],
     )
+
+
+def asked_keys(lake: LakeBase, source: KeySource, given: Sequence[Mapping[str, str]]) -> list[Key]:
+    """Return the keys that were asked for, as Spark writes them.
+
+    Raises:
+        ErasureError: a key does not fit the table.
+    """
+    return canonical(lake.spark(), in_order(given, source.columns, source.table), source.types, source.table)
 
 
 # --- events and records ---------------------------------------------------------------------------------------------
@@ -188,7 +198,7 @@ def _connected(lake: LakeBase, source: KeySource, events: DataFrame, asked: Sequ
     keys = dict.fromkeys(asked)
     at = [*asked]
     for _ in range(_MOST_CHANGES):
-        listed = lake.spark().createDataFrame([([*k],) for k in at], "k array<string>")
+        listed = rows_in_memory(lake.spark(), [([*k],) for k in at], "k array<string>")
         pairs = changes.join(listed, (F.col("old") == F.col("k")) | (F.col("new") == F.col("k")), "left_semi")
         ends = {tuple(end) for row in pairs.distinct().collect() for end in (row["old"], row["new"])}
         at = sorted(k for k in ends if k not in keys and None not in k)
@@ -215,7 +225,7 @@ def _positions(
     }
     rest = sorted(p for p in staged - found.keys() if p is not None and p >= 0)
     if rest:
-        listed = lake.spark().createDataFrame([(p,) for p in rest], "position bigint")
+        listed = rows_in_memory(lake.spark(), [(p,) for p in rest], "position bigint")
         rows = raw.join(listed, "position", "left_semi").select("position", "source_file", "source_line").collect()
         found |= {r["position"]: (r["source_file"], r["source_line"]) for r in rows}
     # A position without a record was erased from raw before this process was stopped.
@@ -228,7 +238,7 @@ def _shared(lake: LakeBase, specs: Sequence[Spec], source: KeySource, events: Da
     if not positions:
         return
     spark = lake.spark()
-    listed = spark.createDataFrame([(p,) for p in positions], f"{POSITION} bigint")
+    listed = rows_in_memory(spark, [(p,) for p in positions], f"{POSITION} bigint")
     others = events.join(listed, POSITION, "left_semi").join(
         frame(spark, keys, source.types), [*source.key], "left_anti"
     ).where(f"{OP} <> 'truncate'")  # fmt: skip
@@ -246,8 +256,8 @@ def _shared(lake: LakeBase, specs: Sequence[Spec], source: KeySource, events: Da
     if shared:
         some = ", ".join(f"{p} ({shared[p]})" for p in sorted(shared)[:_LISTED])
         yield (
-            f"{source.raw.table}: {len(shared):,} records of the keys also hold events of other rows, and removing them "
-            f"would lose these: positions {some}{', ...' if len(shared) > _LISTED else ''}. Records are removed as a "
+            f"{source.raw.table}: {len(shared):,} records of the keys also hold events of other rows, which would be "
+            f"lost with them: positions {some}{', ...' if len(shared) > _LISTED else ''}. Records are removed as a "
             "whole: have the source's connector write one record for each change (wal2json: format-version=2)"
         )
 
@@ -261,7 +271,7 @@ def _table_plan(
     table, rows, files = lake.table(keyed.table), None, 0
     where = matching(lake, keyed.table, keyed.kind, keyed.columns, source, keys, [p for p, _, _ in found])
     if where is not None and table.current_snapshot() is not None:
-        counted = where.agg(F.count("*").alias("n"), F.countDistinct("_file").alias("files")).collect()[0]
+        counted = where.agg(F.count("*").alias("n"), F.count_distinct("_file").alias("files")).collect()[0]
         rows, files = counted["n"], counted["files"]
     return TablePlan(
         str(keyed.table), keyed.kind, list(keyed.columns), rows, files, len(table.metadata.snapshots),
@@ -283,7 +293,7 @@ def matching(
     rows = spark.table(lake.sql_name(table))
     rows = rows.select(*cols(rows.columns), F.col("_file"))
     if kind in ("raw", "rejected"):
-        return rows.join(spark.createDataFrame([(p,) for p in positions], "position bigint"), "position", "left_semi")
+        return rows.join(rows_in_memory(spark, [(p,) for p in positions], "position bigint"), "position", "left_semi")
     if not columns:
         return None
     if kind == "staging":
@@ -326,6 +336,6 @@ def unknown_readers(lake: LakeBase, specs: Sequence[Spec], tables: Collection[Ta
     for reader, pipeline in sorted(readers(lake, tables).items()):
         if reader not in known and reader not in tables:
             yield (
-                f"{reader} of pipeline {pipeline or 'unknown'!r} reads them, and has to follow: set LAKE_PIPELINES to a "
-                "folder with the files of all pipelines, and leave out --pipeline"
+                f"{reader} of pipeline {pipeline or 'unknown'!r} reads them, and has to follow: set LAKE_PIPELINES to "
+                "a folder with the files of all pipelines, and leave out --pipeline"
             )

@@ -77,10 +77,15 @@ def report_of(plan: ErasePlan, findings: Sequence[Finding], files: int, new_even
         "landed_files": [{"file": file, "lines": sorted(n)} for file, n in sorted(lines.items())],
         "not_covered": plan.not_covered,
         "files_scanned": files,
-        "findings": [{"path": f.path, "where": f.where} for f in findings],
+        "findings": [{"path": _without_keys(f.path, plan), "where": _without_keys(f.where, plan)} for f in findings],
         "new_events": new_events,
         "is_proven": not findings,
     }
+
+
+def _without_keys(text: str, plan: ErasePlan) -> str:
+    """Return a path without the value of a partition by the key."""
+    return "/".join("..." if any(part.endswith(f"={k[0]}") for k in plan.keys) else part for part in text.split("/"))
 
 
 def save_report(lake: LakeBase, report: dict[str, Any]) -> Path:

@@ -35,11 +35,12 @@ from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, summary_of
+from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables import leftovers, standing_failures, table_lock
 from lake_assets.tables.batch_limits import LEFT
-from lake_assets.tables.snapshot_retention import keep_sources
+from lake_assets.tables.snapshot_retention import consumer_name, keep_sources
 from lake_assets.tables.writing.side_tables import delete_matches
 from lake_assets.upkeep.services import expire_snapshots, rewrite_deleted_rows
 
@@ -94,9 +95,11 @@ class Erasure:
         """
         self.check()
         save_plan(self.lake, self.plan)
+        problems: list[str] = []
+        source = source_of(self.lake, self.specs, TableId.parse(self.plan.table))
         for _ in range(_PASSES):
             try:
-                source = self._pass()
+                self._pass(source)
                 problems = self._expire()
             except (ConcurrentWriteError, MovedError, CommitFailedException) as e:
                 problems = [str(e)]
@@ -105,8 +108,8 @@ class Erasure:
                 break
         else:
             raise ErasureError(
-                f"other writers changed the tables {_PASSES} times: {'; '.join(problems)}. Repeat the command when they "
-                "are done: it goes on from here"
+                f"rows are deleted, and old snapshots are still needed: {'; '.join(problems)}. Run the pipeline until "
+                "nothing is pending, and repeat the command: it goes on from here"
             )
         self.report("looking for the keys in all files")
         findings, files = self._scan(source)
@@ -119,10 +122,9 @@ class Erasure:
 
     # --- deleting, rewriting ----------------------------------------------------------------------------------------
 
-    def _pass(self) -> KeySource:
+    def _pass(self, source: KeySource) -> None:
         """Delete from each table, upstream first, and rewrite its files; everything downstream absorbs it."""
         lake, touched = self.lake, {t.name: t for t in self.plan.tables}
-        source = source_of(lake, self.specs, TableId.parse(self.plan.table))
         raw = source.raw.table
         for spec in self.specs:
             if spec.table == raw:
@@ -136,8 +138,7 @@ class Erasure:
                     self._clean(touched[spec.table], source, spec)
                 else:
                     with self._alone(spec.table):
-                        clean_head(lake, spec.table, marks_at_heads(lake, lake.table(spec.table), spec))
-        return source
+                        clean_head(lake, spec.table, marks_at_heads(lake, lake.table(spec.table), spec, touched.keys()))
 
     def _reads(self, spec: Spec, touched: Any) -> bool:
         return spec.table in touched or not touched.isdisjoint(spec.sources)
@@ -156,8 +157,8 @@ class Erasure:
             raise
         except LakeError as e:
             raise ErasureError(
-                f"{spec.table} cannot follow, so old snapshots of its sources have to stay for now: {e}\nThen repeat the "
-                "command: it goes on from here"
+                f"{spec.table} cannot follow, so old snapshots of its sources have to stay for now: {e}\nThen repeat "
+                "the command: it goes on from here"
             ) from e
 
     def _clean(self, t: TablePlan, source: KeySource, spec: Spec | None) -> None:
@@ -172,8 +173,8 @@ class Erasure:
                 self._delete(t, source)
             if lake.table(name).current_snapshot() is not None:
                 rewrite_deleted_rows(lake, name)
-            marks = marks_at_heads(lake, lake.table(name), spec) if spec is not None else {}
-            clean_head(lake, name, marks)
+            names = {t.name for t in self.plan.tables}
+            clean_head(lake, name, marks_at_heads(lake, lake.table(name), spec, names) if spec is not None else {})
 
     def _delete(self, t: TablePlan, source: KeySource) -> None:
         lake, keys = self.lake, self.plan.key_tuples
@@ -204,7 +205,7 @@ class Erasure:
         found = sorted({r["position"] for r in rows if r["source_table"] in about and mentions.are_in(r["record"])})
         found = [p for p in found if p <= self.plan.last and p not in set(self.plan.positions)]
         if found:
-            listed = lake.spark().createDataFrame([(p,) for p in found], "position bigint")
+            listed = rows_in_memory(lake.spark(), [(p,) for p in found], "position bigint")
             delete_matches(lake, t.name, listed, ["position"])
 
     def _move_ledger(self, raw: TableId) -> None:
@@ -214,7 +215,7 @@ class Erasure:
             file_ledger.catch_up(self.lake, raw)
             with self._alone(name):
                 table = self.lake.table(name)
-                clean_head(self.lake, name, marks_at_heads(self.lake, table, None))
+                clean_head(self.lake, name, marks_at_heads(self.lake, table, None, (raw,)))
 
     @contextlib.contextmanager
     def _alone(self, name: TableId) -> Generator[None]:
@@ -251,12 +252,13 @@ class Erasure:
         if head is None:
             return []
         targets = readers(lake, [name])
+        ledger = file_ledger.ledger_of(name)
         if removed_files(table) or not carried(table).items() <= summary_of(head).items():
             return [f"{name} has new commits"]
-        if stale := stale_readers(lake, name, targets):
+        if stale := stale_readers(lake, name, [*targets, *([ledger] if lake.exists(ledger) else [])]):
             return [f"{', '.join(stale)} have not absorbed {name}"]
         for target in targets:
-            if source_tags.PREFIX + str(target) in table.metadata.refs:
+            if source_tags.PREFIX + consumer_name(target) in table.metadata.refs:
                 keep_sources(lake, target, [name])
         table = lake.table(name)
         others = others_refs(lake, table, targets)

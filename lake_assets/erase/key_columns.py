@@ -73,8 +73,8 @@ def source_of(lake: LakeBase, specs: Sequence[Spec], table: TableId) -> KeySourc
     spec = next(s for s in specs if s.table == table)
     if not isinstance(spec, FinalSpec | StagingSpec):
         raise ErasureError(
-            f"{table} is {'a raw table' if isinstance(spec, RawSpec) else 'computed from other tables'}: name the final "
-            "or staging table whose key is that of the person, and everything downstream of its events follows"
+            f"{table} is {'a raw table' if isinstance(spec, RawSpec) else 'computed from other tables'}: name the "
+            "final or staging table whose key is that of the person, and everything downstream of its events follows"
         )
     if not lake.exists(table):
         raise ErasureError(f"{table} does not exist yet: run its pipeline, so that its records are read")
@@ -92,8 +92,8 @@ def source_of(lake: LakeBase, specs: Sequence[Spec], table: TableId) -> KeySourc
         types, sql, is_keyed = {k: stored[k] for k in key}, {k: f"`{k}`" for k in key}, bool(key) and not spec.by_row
     if not is_keyed:
         raise ErasureError(
-            f"{table} has no key, so rows of a person cannot be told from others: declare `key` for {staging.source_table} "
-            "and run the pipeline"
+            f"{table} has no key, so rows of a person cannot be told from others: declare `key` for "
+            f"{staging.source_table} and run the pipeline"
         )
     former = [(new, old) for old, new in staging.rename.items()]
     names = tuple(tuple(n.lower() for n in (k, *(old for new, old in former if new == k))) for k in key)
@@ -134,11 +134,11 @@ def keyed_tables(
             )
         existing = columns_of(lake, table)
         spelling = tuple(spelled(c, existing) for c in columns)
-        if len(columns) != len(source.key) or (missing := [c for c in spelling if c not in existing]):
-            problem = f"no column {missing[0]}" if len(columns) == len(source.key) else f"a key of {len(source.key)}"
+        missing = [c for c in spelling if c not in existing]
+        if missing or len(columns) != len(source.key):
             raise ErasureError(
-                f"--column {table}={','.join(columns)}: there is {problem}; {table} has {', '.join(existing)}. Name one "
-                f"column for each of {', '.join(source.columns)}, in this order"
+                f"--column {table}={','.join(columns)}: {table} has {', '.join(existing)}. Name one of them "
+                f"for each of {', '.join(source.columns)}, in this order"
             )
         found[table] = KeyedTable(table, "own", spelling, is_declared=True)
     return [t for t in found.values() if lake.exists(t.table)]

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,12 +15,13 @@ from lake_assets.errors import ErasureError
 from lake_assets.lake import quote
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.lake.names import nearest
+from lake_assets.lake.rows_in_memory import rows_in_memory
 
 Key = tuple[str, ...]
 # Spark types whose values have one text.
 _TYPES = ("string", "tinyint", "smallint", "int", "bigint", "decimal", "date", "timestamp", "timestamp_ntz", "boolean")
-# Shorter values occur everywhere: they are looked for in the columns of the key alone.
-DISTINCTIVE = 6
+# Shorter texts, and shorter numbers, occur everywhere: they are looked for in the columns of the key alone.
+_DISTINCTIVE, _DISTINCTIVE_DIGITS = 6, 12
 
 
 def read_words(words: Sequence[str]) -> list[dict[str, str]]:
@@ -45,6 +47,7 @@ def read_file(file: Path) -> list[dict[str, str]]:
     Raises:
         ErasureError: it cannot be read, or a line lacks a value.
     """
+    rows: list[Any]
     try:
         if file.suffix == ".csv":
             with file.open(newline="", encoding="utf-8-sig") as opened:
@@ -52,14 +55,17 @@ def read_file(file: Path) -> list[dict[str, str]]:
         elif file.suffix in (".jsonl", ".json", ".ndjson"):
             rows = [json.loads(line, parse_float=str) for line in file.read_text("utf-8").splitlines() if line.strip()]
         else:
-            raise ErasureError(
-                f"--keys {file}: its name has to end in .csv, .jsonl, .ndjson or .json (one object a line)"
-            )
+            raise ErasureError(f"--keys {file}: name a file that ends in .csv, .jsonl, .ndjson or .json")
     except (OSError, ValueError, csv.Error) as e:
         raise ErasureError(f"--keys {file} cannot be read: {e}. Write a CSV file with a header, or JSON lines") from e
-    if bad := [n for n, row in enumerate(rows, 1) if not isinstance(row, dict) or None in (*row, *row.values())]:
-        raise ErasureError(f"--keys {file}: row {bad[0]} is no object with a value for each column: correct the file")
-    return [{c: v if isinstance(v, str) else json.dumps(v) for c, v in row.items()} for row in rows]
+    keys: list[dict[str, str]] = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or None in row or None in row.values():
+            raise ErasureError(
+                f"--keys {file}: row {number} is no object with a value for each column: correct the file"
+            )
+        keys.append({str(c): v if isinstance(v, str) else json.dumps(v) for c, v in row.items()})
+    return keys
 
 
 def in_order(given: Iterable[Mapping[str, str]], key: Sequence[str], table: object) -> list[Key]:
@@ -88,8 +94,7 @@ def in_order(given: Iterable[Mapping[str, str]], key: Sequence[str], table: obje
 
 def frame(spark: SparkSession, keys: Iterable[Key], types: Mapping[str, str]) -> DataFrame:
     """Return keys as rows; `types` are the Spark SQL types of their columns, in order."""
-    texts = ", ".join(f"{quote(c)} string" for c in types)
-    rows = spark.createDataFrame([*keys], texts)
+    rows = rows_in_memory(spark, [*keys], ", ".join(f"{quote(c)} string" for c in types))
     return rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
 
 
@@ -100,12 +105,12 @@ def canonical(spark: SparkSession, keys: Sequence[Key], types: Mapping[str, str]
         ErasureError: a value is none of its column's type, or the type cannot be erased by.
     """
     for column, kind in types.items():
-        if not kind.partition("(")[0] in _TYPES:
+        if kind.partition("(")[0] not in _TYPES:
             raise ErasureError(
                 f"{table}: {column} has type {kind}, whose values have no plain text: keys of {', '.join(_TYPES)} can "
                 "be erased"
             )
-    texts = spark.createDataFrame([*keys], ", ".join(f"{quote(c)} string" for c in types))
+    texts = rows_in_memory(spark, keys, ", ".join(f"{quote(c)} string" for c in types))
     read = texts.selectExpr(
         *(f"CAST(try_cast({quote(c)} AS {kind}) AS string) AS {quote(c)}" for c, kind in types.items())
     )
@@ -115,6 +120,11 @@ def canonical(spark: SparkSession, keys: Sequence[Key], types: Mapping[str, str]
             if value is None:
                 raise ErasureError(f"{column}={text}: {table} has {column} as {kind}: correct the value")
     return [*dict.fromkeys(found)]
+
+
+def is_distinctive(value: str) -> bool:
+    """Whether a value that is found in any text is that of the key, and no other number or word."""
+    return len(value) >= (_DISTINCTIVE_DIGITS if value.lstrip("-").isdecimal() else _DISTINCTIVE)
 
 
 def digest(key: Key, salt: str) -> str:

@@ -1,8 +1,8 @@
 """Look for erased keys in every file of a table's folders, whether or not a snapshot names it.
 
 A key is found in the columns that hold it: in rows of data and delete files, in the bounds and partition values of
-manifests, in paths. Values of six characters and more are also looked for as text: in metadata files, and in all
-columns of text of tables whose lineage is unknown.
+manifests, in paths. Longer values are also looked for as text: in metadata files, and in the columns of text of tables
+whose lineage is unknown.
 
 Source: https://iceberg.apache.org/spec/#manifests, "Binary single-value serialization"
 """
@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.conversions import to_bytes
@@ -29,12 +31,13 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
 from lake_assets.capture.files.avro_files import decode
-from lake_assets.erase.key_values import DISTINCTIVE, Key
+from lake_assets.erase.key_values import Key, is_distinctive
 from lake_assets.erase.record_mentions import Mentions
 from lake_assets.errors import LakeError
 from lake_assets.lake.metadata_json import decode as decode_json
 from lake_assets.tables.leftovers import named_files
 
+pc: Any = import_module("pyarrow.compute")
 # Writers truncate bounds of texts to so many characters.
 _TRUNCATED = 16
 _BATCH = 65_536
@@ -84,7 +87,7 @@ class Wanted:
     @property
     def texts(self) -> list[str]:
         """Values that are long enough to be looked for in any text."""
-        return sorted({v for key in self.keys for v in key if len(v) >= DISTINCTIVE})
+        return sorted({v for key in self.keys for v in key if is_distinctive(v)})
 
 
 class TableScan:
@@ -230,10 +233,8 @@ class TableScan:
         file = entry["data_file"]
         if where := self._path_mentions(file["file_path"]):
             return f"an entry's {where}"
-        if entry["status"] == 2 or not is_named:
-            truncates = True
-        else:
-            truncates = False
+        # Bounds of files that are there may be a prefix of another value.
+        truncates = entry["status"] == 2 or not is_named
         for name in ("lower_bounds", "upper_bounds"):
             bounds = {pair["key"]: pair["value"] for pair in file.get(name) or ()}
             for i, field in enumerate(self._fields):
@@ -280,11 +281,16 @@ class TableScan:
         return "path" if any(f"{self._fields[0].name}={v}" in parts for v in values) else ""
 
     def _in_text(self, text: str) -> str:
-        texts = [*self._wanted.texts]
+        texts: list[str] = []
         if len(self._fields) == 1:
             ends = ("/", '"', ",")
             texts += [f"{self._fields[0].name}={key[0]}{end}" for key in self._wanted.keys for end in ends]
-        return "text" if any(t in text for t in texts) else ""
+        return "text" if any(t in text for t in texts) or has_word(text, self._wanted.texts) else ""
+
+
+def has_word(text: str, words: Sequence[str]) -> bool:
+    """Whether a text has one of some words, and not as a part of a longer word or number."""
+    return any(re.search(rf"(?<!\w){re.escape(w)}(?!\w)", text) for w in words if w in text)
 
 
 def _field(schema: Schema, column: str) -> NestedField:
@@ -337,15 +343,15 @@ def text_findings(folder: Path, texts: Sequence[str], outside: Collection[str]) 
         outside: folders that are left out, since they hold tables or landed files.
     """
     found: list[Finding] = []
-    left_out = [Path(f).resolve() for f in outside if f]
-    for file in sorted(folder.rglob("*")) if texts else ():
-        is_elsewhere = any(parent in left_out for parent in file.resolve().parents)
-        if is_elsewhere or not file.is_file() or file.name.endswith(".plan.json"):
-            continue
-        try:
-            content = file.read_bytes()
-            if any(t.encode() in content for t in texts):
-                found.append(Finding(str(file), "text", True, file.stat().st_mtime))
-        except OSError as e:
-            found.append(Finding(str(file), f"cannot be read: {type(e).__name__}", True, 0.0))
+    left_out = {Path(f).resolve() for f in outside if f}
+    for at, folders, names in os.walk(folder.resolve()) if texts else ():
+        folders[:] = [f for f in folders if Path(at, f) not in left_out]
+        for file in (Path(at, n) for n in sorted(names) if not n.endswith(".plan.json")):
+            try:
+                if has_word(file.read_bytes().decode("utf-8", "replace"), texts):
+                    found.append(Finding(str(file), "text", True, file.stat().st_mtime))
+            except FileNotFoundError:
+                continue
+            except OSError as e:
+                found.append(Finding(str(file), f"cannot be read: {type(e).__name__}", True, 0.0))
     return found
