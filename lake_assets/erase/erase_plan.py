@@ -306,7 +306,7 @@ def matching(
 def others_refs(lake: LakeBase, table: Table, targets: Mapping[TableId, str]) -> list[str]:
     """Return the branches and tags of a table that this package neither moves nor drops by itself."""
     own = {"main", *(PREFIX + consumer_name(t) for t in targets)}
-    over = {*leftovers.abandoned_branches(table), *source_tags.of_dead_captures(table)}
+    over = {*leftovers.step_branches(table), *source_tags.of_dead_captures(table)}
     return sorted(r for r in table.metadata.refs if r not in own | over)
 
 
@@ -336,6 +336,6 @@ def unknown_readers(lake: LakeBase, specs: Sequence[Spec], tables: Collection[Ta
     for reader, pipeline in sorted(readers(lake, tables).items()):
         if reader not in known and reader not in tables:
             yield (
-                f"{reader} of pipeline {pipeline or 'unknown'!r} reads them, and has to follow: set LAKE_PIPELINES to "
+                f"{reader} of pipeline {pipeline!r} reads them, and has to follow: set LAKE_PIPELINES to "
                 "a folder with the files of all pipelines, and leave out --pipeline"
             )

@@ -264,7 +264,8 @@ class Erasure:
         others = others_refs(lake, table, targets)
         if others and not self.is_dropping_refs:
             raise ErasureError(f"{name}: {', '.join(others)} hold old snapshots: drop them, or repeat with --drop-refs")
-        dead = source_tags.of_dead_captures(table)
+        # Nobody is at work, or on another machine: then the step finds its branch gone, and starts again.
+        dead = [*source_tags.of_dead_captures(table), *leftovers.step_branches(table)]
         if drop := [r for r in (*others, *dead) if r in table.metadata.refs]:
             refs.drop(table, *drop)
         table = lake.table(name)

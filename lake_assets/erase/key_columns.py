@@ -10,7 +10,6 @@ from lake_assets.errors import ErasureError, KeyMissingError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import Target
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import spelled
@@ -186,12 +185,12 @@ def not_covered(lake: LakeBase, specs: Sequence[Spec], source: KeySource, tables
 
 
 def readers(lake: LakeBase, tables: Collection[TableId]) -> dict[TableId, str]:
-    """Return the tables that have absorbed one of some tables, and their pipelines; ledgers of files are left out."""
-    ledgers = {ledger_of(t) for t in tables}
-    names = [t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n) if t not in ledgers]
+    """Return the tables of pipelines that have absorbed one of some tables, and the names of their pipelines."""
     found: dict[TableId, str] = {}
-    for name in names:
+    for name in (t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)):
         loaded = lake.find(name)
-        if loaded is not None and {str(t) for t in tables} & known_marks(loaded).keys():
-            found[name] = loaded.properties.get(PIPELINE_PROPERTY, "")
+        # Commits to tables of rejected records may have the watermark of the step that rejected them.
+        pipeline = loaded.properties.get(PIPELINE_PROPERTY) if loaded is not None else None
+        if pipeline and {str(t) for t in tables} & known_marks(loaded).keys():
+            found[name] = pipeline
     return found
