@@ -40,6 +40,7 @@ def application() -> typer.Typer:
         capture,
         check,
         demo,
+        erase,
         examples,
         explain,
         generate,
@@ -66,7 +67,7 @@ def application() -> typer.Typer:
         demo.demo, examples.playback, examples.flights, run.run, status.status, rebuild.rebuild, backfill.backfill,
         backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
-        explain.explain, upkeep.upkeep,
+        explain.explain, upkeep.upkeep, erase.erase,
     ):  # fmt: skip
         app.command()(command)
     app.add_typer(rejected.app, name="rejected")

@@ -245,6 +245,10 @@ class StaleBackfillError(BackfillError):
     """Tables of a backfill have changed on main in a way that its working copies cannot catch up with."""
 
 
+class ErasureError(PipelineError):
+    """Keys cannot be erased, or their erasure cannot be completed as things are."""
+
+
 class AuditFailedError(PipelineError):
     """A batch fails the audits of its table; nothing of it is published.
 

@@ -41,6 +41,30 @@ def column_sources(lake: LakeBase, spec: Spec) -> Mapping[str, list[tuple[TableI
         return None
 
 
+def copied_columns(lake: LakeBase, spec: ModelSpec) -> dict[str, tuple[TableId, str]]:
+    """Return, by column of a SQL model whose values are those of one source column as they are, that column.
+
+    Columns of unions, of aggregates and of other expressions are left out, as is a query that cannot be analyzed.
+    """
+    try:
+        schema = _schema(lake, spec)
+        query = qualify(parse(str(spec.table), spec.sql), schema=schema, dialect=DIALECT)
+        copies = {n: _copied(lineage(n, query, schema, dialect=DIALECT)) for n in query.named_selects}
+    except (SqlglotError, LakeError, ValueError):
+        return {}
+    return {name: source for name, source in copies.items() if source is not None}
+
+
+def _copied(node: Node) -> tuple[TableId, str] | None:
+    """Return the source column that a column copies; None if it computes something, or has several."""
+    while node.downstream:
+        if len(node.downstream) > 1 or not isinstance(node.expression.unalias(), exp.Column):
+            return None
+        node = node.downstream[0]
+    sources = _leaves(node)
+    return sources[0] if len(sources) == 1 else None
+
+
 def _schema(lake: LakeBase, spec: ModelSpec) -> dict[str, Any]:
     nested: dict[str, dict[str, dict[str, str]]] = {}
     for source in spec.sources:

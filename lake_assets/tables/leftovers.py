@@ -50,6 +50,11 @@ def abandoned_branches(table: Table) -> list[str]:
     return [b for b in table.metadata.refs if (match := _BRANCH.fullmatch(b)) and is_gone(match[1])]
 
 
+def step_branches(table: Table) -> list[str]:
+    """Return the branches of a table that steps created, at work or not."""
+    return [b for b in table.metadata.refs if _BRANCH.fullmatch(b)]
+
+
 def drop_branches(lake: LakeBase, name: TableId, table: Table) -> list[str]:
     """Drop the branches of a table that dead processes created, and return them."""
     abandoned = abandoned_branches(table)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pyiceberg.table import Table
 from pyspark.sql import Row
@@ -175,6 +175,26 @@ _SERVICES: Mapping[Kind, _Service] = {
     "events": _outdated,
     "claims": _claims,
 }
+
+
+def rewrite_deleted_rows(lake: LakeBase, name: TableId) -> None:
+    """Rewrite every data file with deleted rows, so that no file of the current snapshot holds them.
+
+    Raises:
+        ConcurrentWriteError: another writer was faster; nothing has changed.
+    """
+    with named_errors(name), as_race(name):
+        _rewrite(lake, name, UpkeepPolicy(), None, {"min-file-size-bytes": "0", "delete-file-threshold": "1"})
+
+
+def expire_snapshots(lake: LakeBase, name: TableId, snapshots: Iterable[int]) -> None:
+    """Expire some snapshots of a table, however many it is to keep, and delete the files that only they name.
+
+    Raises:
+        ConcurrentWriteError: another writer was faster; nothing has changed.
+    """
+    with named_errors(name), as_race(name):
+        _call(lake, "expire_snapshots", name, snapshot_ids=f"array({', '.join(str(int(s)) for s in snapshots)})")
 
 
 def _call(lake: LakeBase, procedure: str, name: TableId, **arguments: str) -> Row:

@@ -6,12 +6,14 @@ that touch other rows, and each change can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame
 
-from lake_assets.lake import LakeBase, TableId
-from lake_assets.tables.spark_frames import new_name, over
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.tables.spark_frames import checkpoint, new_name, over
+from lake_assets.tables.writing.publication import committing
 from lake_assets.tables.writing.races import as_race
 
 
@@ -35,3 +37,24 @@ def delete_in_place(lake: LakeBase, table: TableId, where: str) -> None:
     """
     with as_race(table):
         lake.spark().sql(f"DELETE FROM {lake.sql_name(table)} WHERE {where}")
+
+
+def delete_matches(
+    lake: LakeBase,
+    table: TableId,
+    rows: DataFrame,
+    columns: Sequence[str],
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Delete the rows of a table that have the values of some distinct rows in some columns; null equals null.
+
+    Args:
+        properties: properties of the snapshot.
+
+    Raises:
+        ConcurrentWriteError: another writer changed the same rows.
+    """
+    on = " AND ".join(f"t.{quote(c)} <=> s.{quote(c)}" for c in columns)
+    with committing(lake.spark(), table, properties):
+        # Rows that are read from the table itself have to be computed first: Spark cannot plan a copy-on-write MERGE.
+        merge_in_place(lake, table, checkpoint(rows), on, ["WHEN MATCHED THEN DELETE"])
