@@ -23,6 +23,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import can_commit
 from lake_assets.lake.rows_in_memory import rows_in_memory
+from lake_assets.pipeline.pending import pending_of
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables import leftovers
 from lake_assets.tables.snapshot_retention import consumer_name
@@ -320,6 +321,9 @@ def _blocked(
     tables: Sequence[KeyedTable],
 ) -> Iterator[str]:
     """Yield what has to be settled before anything is erased, without branches and tags."""
+    if pending_of(lake, source.staging):
+        # Staging tells which records belong to a key, and which records also hold events of other rows.
+        yield f"{source.staging.table} has not read all records of {source.raw.table} yet: run the pipeline first"
     yield from _shared(lake, specs, source, events, keys, [p for p, _, _ in found])
     if not can_commit(lake.catalog):
         yield "the catalog lets only Spark commit: an erasure needs a SQL or a REST catalog"

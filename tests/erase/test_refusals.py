@@ -11,6 +11,7 @@ from lake_assets import Lake
 from tests.support.cli import Done
 from tests.support.erased_users import CITIES, Users
 from tests.support.pipeline_files import write_pipeline
+from tests.support.pipeline_runs import run
 from tests.support.streams import heads
 
 Call = Callable[..., Done]
@@ -44,6 +45,11 @@ def test_requests_that_cannot_be_carried_out(lake: Lake, tmp_path: Path, call: C
         assert told in " ".join(done.err.split()), words
         assert "unexpected" not in done.err
     assert heads(lake) == before
+    users.land(users.user("u", 17))
+    run(lake, users.pipeline, ["raw.events"])
+    done = call("erase", "--table", "final.users", "--key", "id=17", "--pipeline", users.file, "--yes")
+    assert done.code == 1
+    assert "staging.users has not read all records of raw.events yet: run the pipeline first" in done.err
 
 
 def test_a_record_with_events_of_other_rows_is_named(lake: Lake, tmp_path: Path, call: Call) -> None:
