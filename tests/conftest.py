@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import thresholds
@@ -87,6 +90,19 @@ def _few_rows_are_absorbed_as_many_are() -> Iterator[None]:
         patch.setattr(thresholds, "SMALL_SIDE_ROWS", 12)
         patch.setattr(thresholds, "SMALL_TARGET_ROWS", 12)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commits_do_not_wait_for_the_disk() -> Iterator[None]:
+    """The catalogs of tests, and Dagster's instances, need not survive the end of the machine (`QUICK_CATALOG`)."""
+
+    def is_quick(connection: Any, _: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous=OFF")
+
+    event.listen(Engine, "connect", is_quick)
+    yield
+    event.remove(Engine, "connect", is_quick)
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,17 @@ def _parsed(module: Path) -> ast.Module:
     return ast.parse(module.read_text(encoding="utf-8"))
 
 
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements within a node; most nodes are parts of expressions, which import nothing."""
+    yield node
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, part, ()):
+            yield from _statements(inner)
+
+
 def _imports(module: Path) -> Iterator[str]:
     """The modules of `tests` that a module imports, also within functions."""
-    for node in ast.walk(_parsed(module)):
+    for node in _statements(_parsed(module)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{a.name}" for a in node.names]

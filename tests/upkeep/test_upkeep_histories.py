@@ -87,7 +87,7 @@ class World:
 def test_nobody_can_tell_that_tables_were_looked_after(lake: Lake, points: Points, seed: int) -> None:
     world, choose = World(lake, seed, CITIES, OLDEST, AGES, RANKED), random.Random(seed)
     kinds: Counter[str] = Counter()
-    for step in range(4 if seed == 0 else 10):
+    for step in range(3 if seed == 0 else 10):
         world.people.land(choose.choice([1, 4, 12]))
         if choose.random() < 0.8:
             world.people.run(*choose.sample(TABLES, 3) if choose.random() < 0.3 else ())
@@ -113,7 +113,7 @@ def test_nobody_can_tell_that_tables_were_looked_after(lake: Lake, points: Point
 
 def test_files_snapshots_and_deletes_stay_few(lake: Lake) -> None:
     world = World(lake)
-    for _ in range(6):
+    for _ in range(4):
         world.people.land(5)
         world.people.run()
         attend(lake, world.wanted, is_forced=True)
@@ -129,7 +129,7 @@ def test_files_snapshots_and_deletes_stay_few(lake: Lake) -> None:
 
 def test_a_table_that_a_step_holds_is_left_for_later(lake: Lake, points: Points) -> None:
     world = World(lake)
-    for _ in range(4):
+    for _ in range(3):
         world.people.land(5)
         world.people.run()
     world.people.land(5)
@@ -152,7 +152,7 @@ def test_a_table_that_a_step_holds_is_left_for_later(lake: Lake, points: Points)
 
 def test_a_step_waits_for_upkeep_of_its_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(lake)
-    for _ in range(4):
+    for _ in range(3):
         world.people.land(5)
         world.people.run()
     world.people.land(5)
@@ -179,7 +179,7 @@ def test_a_step_waits_for_upkeep_of_its_table(lake: Lake, monkeypatch: pytest.Mo
 
 def test_budget_and_quiet_hours_hold_back_what_nobody_asked_for(lake: Lake) -> None:
     world = World(lake)
-    for _ in range(4):
+    for _ in range(3):
         world.people.land(5)
         world.people.run()
     tiny = {t: replace(p, budget=Budget(bytes_an_hour=1)) for t, p in world.wanted.items()}
