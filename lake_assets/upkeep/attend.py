@@ -79,7 +79,7 @@ def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None
         searched = record.last("orphans")
         due = due_actions(health, policy, now - (searched.at if searched else record.seen))
         due += overdue(loaded, policy, now)
-    claims = claims_of(lake, table, loaded, policy, record.claims, now)
+    claims = claims_of(lake, table, loaded, policy, record, now)
     due += due_claims(str(table), claims, policy)
     paused = [a for a in due if record.is_paused(a.kind, now)]
     return TableUpkeep(
@@ -99,7 +99,7 @@ def claims_at(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float |
     """Return the consumers of a table that are behind; none if it cannot be read."""
     now = time.time() if now is None else now
     loaded, record = readable(lake, table), upkeep_records.read(lake, table, now)
-    return [] if loaded is None else claims_of(lake, table, loaded, policy, record.claims, now)
+    return [] if loaded is None else claims_of(lake, table, loaded, policy, record, now)
 
 
 def looked(lake: LakeBase, table: TableId, policy: UpkeepPolicy) -> TableUpkeep | Attended | None:

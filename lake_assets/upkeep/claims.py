@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.capture import source_tags
 from lake_assets.capture.files.manifests import ManifestReader
@@ -22,7 +23,7 @@ from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.clock_skew import TOLERANCE_MS
 from lake_assets.lake.metadata.refs import BACKFILL_TAG
-from lake_assets.lake.metadata.row_counts import keeps_rows
+from lake_assets.lake.metadata.row_counts import is_upkeep, keeps_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors, between
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.models.python.python_model_spec import ignored_lookups
@@ -31,7 +32,7 @@ from lake_assets.tables.snapshot_retention import consumer_name
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 from lake_assets.upkeep import upkeep_records
-from lake_assets.upkeep.upkeep_records import ClaimNote
+from lake_assets.upkeep.upkeep_records import ClaimNote, Look, TableRecord
 
 log = logging.getLogger(__name__)
 # A consumer of a name that is too odd for a tag.
@@ -105,19 +106,19 @@ class Claim:
 
 
 def claims_of(
-    lake: LakeBase, name: TableId, table: Table, policy: UpkeepPolicy, notes: Mapping[str, ClaimNote], now: float
+    lake: LakeBase, name: TableId, table: Table, policy: UpkeepPolicy, record: TableRecord, now: float
 ) -> list[Claim]:
     """Return the consumers of a table that are dead, or about to be, or wait; from metadata alone.
 
     Args:
         table: the table, loaded.
-        notes: what is remembered of its consumers.
+        record: what is remembered of the table.
     """
-    if now * 1000 < table.metadata.last_updated_ms - TOLERANCE_MS:
+    if now * 1000 < _latest(table) - TOLERANCE_MS:
         return []  # a clock that was set back tells nothing about how long something has waited
     tags = [t for t in table.metadata.refs if source_tags.is_consumer(table, t) and _is_consumer(t)]
     hashed = _hashed(lake) if any(t.startswith(source_tags.PREFIX + _HASHED) for t in tags) else {}
-    found = (_claim(lake, name, table, tag, hashed, notes.get(tag), now) for tag in tags)
+    found = (_claim(lake, name, table, tag, hashed, record, now) for tag in tags)
     if policy.only_claims_of:
         found = (c for c in found if c is not None and (c.is_gone or c.pipeline in policy.only_claims_of))
     return [dated(_with_cost(table, c, policy, now), policy) for c in found if c is not None]
@@ -156,7 +157,7 @@ def _claim(
     table: Table,
     tag: str,
     hashed: Mapping[str, TableId],
-    note: ClaimNote | None,
+    record: TableRecord,
     now: float,
 ) -> Claim | None:
     """Return the claim of a consumer; None if nothing can be said against it."""
@@ -178,13 +179,12 @@ def _claim(
         if (about := source_of(loaded)) is not None:
             # Of a raw table, records of other source tables do not wait for it.
             at = nothing_until(table, at, table.metadata.current_snapshot_id, SourceTable.parse(about)) or at
-    since = waiting_since(table, at)
-    if note is not None and note.snapshot == at and note.lost is None:
-        # Snapshots that told of older changes have expired meanwhile.
-        if note.since <= now and at != table.metadata.current_snapshot_id:
-            since = note.since if since is None else min(since, note.since)
-    else:
+    note, since = record.claims.get(tag), waiting_since(table, at, record.look)
+    if note is None or note.snapshot != at or note.lost is not None:
         note = None
+    elif at != table.metadata.current_snapshot_id:
+        # What came later is not older, and snapshots that told of older changes may have expired meanwhile.
+        since = note.since
     if since is not None and since > now:
         since = None
     warned = note.warned if note is not None and note.is_gone == is_gone else None
@@ -211,10 +211,25 @@ def _was_table(lake: LakeBase, consumer: str, target: TableId | None) -> bool:
     return target.namespace in lake.namespaces()
 
 
-def waiting_since(table: Table, snapshot: int) -> float | None:
+def _brings_nothing(snapshot: Snapshot) -> bool:
+    """Whether nothing of a commit waits for a consumer: it changed no row, or removed rows that nobody needs."""
+    return keeps_rows(snapshot) or is_upkeep(snapshot)
+
+
+def _latest(table: Table) -> int:
+    """Return the latest time that a table's metadata name, in milliseconds since 1970."""
+    metadata = table.metadata
+    logs = (metadata.snapshots, metadata.snapshot_log, metadata.metadata_log)
+    return max([metadata.last_updated_ms, *(entry.timestamp_ms for entries in logs for entry in entries)])
+
+
+def waiting_since(table: Table, snapshot: int, look: Look | None = None) -> float | None:
     """Return when the oldest change after a snapshot was made, in seconds since 1970; None if none waits.
 
     Changes whose snapshots have expired are unknown.
+
+    Args:
+        look: an earlier look at the table: what it did not see came later, whatever the clock of its writer said.
     """
     head = table.metadata.current_snapshot_id
     if head is None or head == snapshot:
@@ -223,17 +238,22 @@ def waiting_since(table: Table, snapshot: int) -> float | None:
     log_of = between(table.metadata, snapshot, head)
     oldest = 0 if start is None else start.timestamp_ms
     number = 0 if start is None else start.sequence_number or 0
-    changes = [s for s in log_of.steps if not keeps_rows(s)]
+    changes = [s for s in log_of.steps if not _brings_nothing(s)]
     if log_of.ancestor is None:
         # Some snapshots in between have expired, and others may be older than the one that was absorbed.
         changes = [s for s in changes if (s.sequence_number or number + 1) > number]
     times = [s.timestamp_ms for s in changes]
-    if log_of.ancestor is not None and any(not keeps_rows(s) for s in log_of.undone):
+    if log_of.ancestor is not None and any(not _brings_nothing(s) for s in log_of.undone):
         # A rollback: it was after all that it undid.
         entries = [e.timestamp_ms for e in table.metadata.snapshot_log if e.timestamp_ms >= oldest]
         times = [at for at in times if at >= oldest] or entries[-1:]
-    # What was made after the snapshot is not older, whatever the clock of its writer said.
-    return max(min(times), oldest) / 1000 if times else None
+    if not times:
+        return None
+    # What was made after the snapshot is not older.
+    since = max(min(times), oldest) / 1000
+    seen = table.snapshot_by_id(look.snapshot) if look is not None and look.snapshot is not None else None
+    was_seen = seen is not None and any((s.sequence_number or 0) <= (seen.sequence_number or 0) for s in changes)
+    return since if look is None or seen is None or was_seen else max(since, look.at)
 
 
 def _with_cost(table: Table, claim: Claim, policy: UpkeepPolicy, now: float) -> Claim:
