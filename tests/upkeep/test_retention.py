@@ -19,10 +19,10 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.old_records import delete_old_records
 from lake_assets.lake import TableId
 from lake_assets.pipeline.verification import verify
-from tests.final.test_stream_histories import evolving, ordered, repeated, scattered, truncated
 from tests.support.debezium import Event
 from tests.support.histories import Batches
 from tests.support.oracle import final_rows, rows_of
+from tests.support.stream_histories import evolving, ordered, repeated, scattered, truncated
 from tests.support.streams import Feed
 
 RAW = TableId.parse("raw.events")
