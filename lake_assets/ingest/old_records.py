@@ -69,7 +69,9 @@ def delete_old_records(lake: LakeBase, raw: TableId, readers: Sequence[StagingSp
 
 def _stored_until(lake: LakeBase, raw: Table, readers: Sequence[StagingSpec]) -> int | Refused:
     """Return the position up to which every staging table has stored the events of the records."""
-    ends = [position_after(raw, raw.metadata.current_snapshot_id)]
+    landed = position_after(raw, raw.metadata.current_snapshot_id)
+    # The last record stays: its position tells the next one, should another program expire the landing's snapshot.
+    ends = [landed - 1 if landed else landed]
     routed = set(routes_of(raw))
     for spec in readers:
         table = lake.find(spec.table)

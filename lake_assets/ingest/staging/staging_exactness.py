@@ -35,6 +35,7 @@ def store_reasons(
     *,
     is_reread: bool = False,
     is_whole: bool = False,
+    is_new: bool = False,
 ) -> tuple[Reason, ...]:
     """Store and return the reasons after a step.
 
@@ -45,6 +46,7 @@ def store_reasons(
         written: what it wrote.
         is_reread: whether it read all records.
         is_whole: whether it also took no columns from the table, so that it saw when they appeared.
+        is_new: whether it created the table.
     """
     table = lake.table(spec.table)
     seen = [exactness.saturated(c) for c in written.saturated]
@@ -58,7 +60,7 @@ def store_reasons(
     if written.misfits:
         seen += [exactness.taken_as_null(c) for c in _misfitting_columns(lake, spec)]
     mark, raw = known_marks(table).get(str(spec.raw)), lake.find(spec.raw)
-    since = kept_since(raw) if raw is not None and is_whole else None
+    since = kept_since(raw) if raw is not None and (is_new or is_whole) else None
     if raw is not None and since is not None and deleted_about(raw) & {str(spec.source_table), MANY}:
         seen.append(exactness.records_deleted(str(spec.raw), since))
     if mark is not None and mark.snapshot is not None and raw is not None:

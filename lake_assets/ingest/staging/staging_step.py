@@ -141,8 +141,10 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         details = written.details() | left_behind(due.window)
         exists = lake.exists(spec.table)
         if exists:
-            is_reread = bool(due.reread)
-            reasons = store_reasons(lake, spec, parsed, written, is_reread=is_reread, is_whole=due.is_whole)
+            reasons = store_reasons(
+                lake, spec, parsed, written,
+                is_reread=bool(due.reread), is_whole=due.is_whole, is_new=table is None,
+            )  # fmt: skip
             details |= details_of(reasons)
         if written.events is None and not exists:
             if due.window.left:
