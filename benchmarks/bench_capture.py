@@ -15,6 +15,7 @@ import tempfile
 import time
 import unittest.mock
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,9 @@ def first_time(plan: Callable[[], Capture], repeat: int = 7) -> tuple[float, Cap
     """
     seconds = float("inf")
     for _ in range(repeat):
-        with unittest.mock.patch.object(manifests, "INDEXES", LimitedCache(thresholds.INDEXED_FILES, len)):
+        with unittest.mock.patch.object(
+            manifests, "INDEXES", LimitedCache(thresholds.INDEX_BYTES, attrgetter("nbytes"))
+        ):
             began = time.process_time()
             plan()
             seconds = min(seconds, time.process_time() - began)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ from lake_assets.capture.files.manifest_lists import Summary
 from lake_assets.capture.files.manifests import Entry
 from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
+from lake_assets.lake import thresholds
 from lake_assets.lake.limited_cache import LimitedCache
 from tests.support.metadata_deletes import (
     commit_deletes,
@@ -203,12 +205,19 @@ def test_consecutive_blocks_are_read_at_once(numbers: set[int]) -> None:
 
 
 def test_the_least_recently_used_index_is_dropped_first() -> None:
-    indexes = LimitedCache[tuple[str, int], ManifestIndex](3, len)
+    indexes = LimitedCache[tuple[str, int], ManifestIndex](thresholds.BYTES_OF_AN_INDEX + 3 * 28, attrgetter("nbytes"))
     for name in ("a", "b", "c"):
         indexes.put((name, 1), index_of([[(f"{name}1", 1), (f"{name}2", 1)]]))
     assert (indexes.get(("a", 1)), indexes.get(("b", 1))) == (None, None)
     assert indexes.get(("c", 1)) is not None
     assert indexes.get(("c", 2)) is None
+
+
+def test_indexes_of_few_files_are_not_kept_for_ever() -> None:
+    indexes = LimitedCache[int, ManifestIndex](10 * thresholds.BYTES_OF_AN_INDEX, attrgetter("nbytes"))
+    for n in range(100):
+        indexes.put(n, index_of([[]]))
+    assert len(indexes) == 10
 
 
 def test_row_ids_that_contradict_each_other_are_not_used(cold: Lake) -> None:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import attrgetter
 from struct import Struct
 
 from lake_assets.capture.files.avro_files import Container
@@ -74,6 +75,11 @@ class ManifestIndex:
     def __len__(self) -> int:
         return len(self._rows) // _ROW
 
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes of memory it takes."""
+        return thresholds.BYTES_OF_AN_INDEX + len(self._rows)
+
     def states(self) -> Iterator[bytes]:
         """Yield the `state` of each live file; a file may be listed twice."""
         rows = self._rows
@@ -110,5 +116,5 @@ class ManifestIndex:
         return _NUMBERS.unpack_from(self._rows, at * _ROW + _DIGEST)[1]
 
 
-INDEXES = LimitedCache[tuple[str, int, int | None], ManifestIndex](thresholds.INDEXED_FILES, len)
+INDEXES = LimitedCache[tuple[str, int, int | None], ManifestIndex](thresholds.INDEX_BYTES, attrgetter("nbytes"))
 """The most recently used indexes, by path, length and first row id of the manifest: an upgrade to v3 assigns ids."""

@@ -1,0 +1,57 @@
+"""Micro-batches every few seconds with upkeep always at work beside them: none fails, tables stay exact and small."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.lake import TableId, thresholds
+from lake_assets.upkeep.table_health import TableHealth
+from tests.support.soak import Soak
+
+pytestmark = pytest.mark.system
+
+SECONDS = 180.0
+# A batch begins this often, in seconds.
+EVERY = 4.0
+# So little that much is due within the time.
+COMMITS = 6
+POLICY = {"commits": COMMITS, "small_files": "1%", "snapshots": 20, "budget": "100%", "keep": "1h"}
+EXPIRED = 10
+
+
+def test_micro_batches_with_upkeep_beside_them(
+    lake: Lake, record_property: Callable[[str, Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thresholds, "UPKEEP_EXPIRED_SNAPSHOTS", EXPIRED)
+    soak, seconds, sizes = Soak(lake, POLICY), list[float](), list[dict[TableId, TableHealth]]()
+    soak.land(100)
+    soak.run()
+    began = time.monotonic()
+    with soak.upkeep():
+        for n in itertools.count(1):
+            soak.land()
+            seconds.append(soak.run())
+            if n % 10 == 0:
+                soak.assert_idle()
+                sizes.append(soak.health())
+            if time.monotonic() - began > SECONDS:
+                break
+            time.sleep(max(0.0, began + n * EVERY - time.monotonic()))
+        soak.assert_idle()
+    soak.check()
+    done = [a.done for a in soak.attended if a.done]
+    assert {d.kind for d in done} >= {"combine", "expire"}
+    for table, last in sizes[-1].items():
+        # The newest, those of the consumers' tags, and what came since the last action.
+        assert last.snapshots <= 20 + EXPIRED + len(last.holds) + 10, table
+        assert last.files <= 2 * max(COMMITS, sizes[0][table].files) + 10, table
+        assert last.delete_files <= last.files, table
+    median, slow = statistics.median(seconds), sorted(seconds)[int(len(seconds) * 0.95)]
+    record_property("summary", f"{len(seconds)} batches, {median:.2f} s, 95 % within {slow:.2f} s; {len(done)} actions")
