@@ -9,8 +9,10 @@ from tests.support.backfill_histories import go_through
 from tests.support.killed_backfills import around_backfills
 from tests.support.kills import Points
 from tests.support.seeds import long_seeds
+from tests.support.upkeep import make_eager
 
 
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 16)])
 def test_a_random_history_of_a_pipeline(lake: Lake, points: Points, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_eager(monkeypatch)
     go_through(lake, seed, around_backfills(points, monkeypatch), steps=6 if seed == 0 else 12)

@@ -30,11 +30,13 @@ from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.verification import verify
+from lake_assets.upkeep.attend import attend
+from lake_assets.upkeep.upkept_tables import policies
 from tests.support.damages import Damages, Row
 from tests.support.kills import Killed, Points
 from tests.support.people import AGES, CITIES, OLDEST, SPAN, People
 from tests.support.streams import heads
-from tests.support.upkeep import compact_and_expire
+from tests.support.upkeep import compact_and_expire, eager
 
 TOTAL = {"name": "agg.total", "sql": "SELECT count(*) AS cities, sum(n) AS n FROM agg.cities"}
 PLACES = {
@@ -324,6 +326,13 @@ class History:
     # --- others ---
 
     def upkeep(self) -> None:
+        """Our own, which may be killed, or that of another program, which knows nothing of us."""
+        if self.choose.random() < 0.7:
+            wanted = {t: eager(p) for t, p in policies(self.pipeline, self.lake).items()}
+            with contextlib.suppress(Killed), self._killed_perhaps():
+                attended = attend(self.lake, wanted, is_forced=True)
+                assert [a.text for a in attended if a.done and a.done.error] == []
+            return
         compact_and_expire(self.lake, self.choose.choice(["final.people", "agg.cities", "staging.people"]))
 
     def rollback(self) -> None:

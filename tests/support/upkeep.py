@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from lake_assets import Lake
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.metadata_commits import commit
+from lake_assets.tables.upkeep_policy import UpkeepPolicy
+
+
+def make_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small numbers of files and snapshots be many."""
+    monkeypatch.setattr(thresholds, "UPKEEP_INPUT_FILES", 2)
+    monkeypatch.setattr(thresholds, "UPKEEP_EXPIRED_SNAPSHOTS", 2)
+    monkeypatch.setattr(thresholds, "SNAPSHOTS_KEPT", 3)
+    monkeypatch.setattr(thresholds, "ORPHAN_SEARCH_SECONDS", 0)
+
+
+def eager(policy: UpkeepPolicy) -> UpkeepPolicy:
+    """A policy of which a few batches make every kind of action due."""
+    return replace(policy, commits=3, small_files=0.01, deleted_rows=0.1, keep=0.0)
 
 
 def compact_and_expire(lake: Lake, *tables: str) -> None:

@@ -6,17 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lake_assets.lake import thresholds
 from tests.support.cli import Done, caller
+from tests.support.upkeep import make_eager
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small numbers of files and snapshots are many."""
-    monkeypatch.setattr(thresholds, "UPKEEP_INPUT_FILES", 2)
-    monkeypatch.setattr(thresholds, "UPKEEP_EXPIRED_SNAPSHOTS", 2)
-    monkeypatch.setattr(thresholds, "SNAPSHOTS_KEPT", 3)
-    monkeypatch.setattr(thresholds, "ORPHAN_SEARCH_SECONDS", 0)
+    make_eager(monkeypatch)
 
 
 @pytest.fixture
