@@ -188,6 +188,7 @@ def test_what_was_left_out_under_a_former_name_is_still_left_out(lake: Lake, log
     assert set(final(feed, ["id", "n", "label"])) == {(1, 2, "a"), (2, 3, "d")}
 
 
+@pytest.mark.long  # as names of columns in tests/hostile
 def test_hostile_names_are_names(lake: Lake) -> None:
     columns = {
         "id": BIGINT,
