@@ -23,7 +23,7 @@ def test_tables_are_as_if_the_events_had_never_arrived(
 ) -> None:
     users = Users(lake, tmp_path / "p", mode=mode)
     others = Users(new_lake("others"), tmp_path / "q", mode=mode, without=GONE)
-    users.history(broken(18), broken(17))
+    users.history(broken(18), broken(17), runs=2)
     # What it is compared with comes at once: rows do not depend on the batches that events come in.
     others.history(broken(18), runs=1)
     before = users.rows()

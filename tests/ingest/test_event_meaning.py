@@ -167,6 +167,7 @@ def test_a_declared_rename_carries_values_along(lake: Lake, log: Log, declared: 
     assert "name" not in feed.rows("final.t").columns
 
 
+@pytest.mark.long  # as other columns
 def test_a_key_column_may_be_renamed(lake: Lake, log: Log) -> None:
     feed = Feed(lake, "public.t")
     feed.deliver([log("c", id=1, n=1, name="a"), log("c", id=2, n=1, name="b")])
