@@ -14,7 +14,7 @@ from tests.support.lakes import lake_on
 from tests.support.saved import SavedLake
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> SavedLake:
     folder = tmp_path_factory.mktemp("saved")
     people, damages = damaged(lake_on(spark_lake, folder / "lake"))

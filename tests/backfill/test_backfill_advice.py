@@ -47,6 +47,7 @@ def end_of_process(people: People, backfill: str) -> None:
     records.save(replace(records.get(backfill), process=GONE))
 
 
+@pytest.mark.long  # as a failed audit in the middle
 def test_after_a_corrected_source_a_failed_backfill_is_resumed(lake: Lake) -> None:
     """A row of the source fails the audit of the table; its owner deletes it, and resumes, as the error says."""
     make(lake, "id INT, age INT", "(1, 10)", "(2, 20)")

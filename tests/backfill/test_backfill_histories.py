@@ -15,4 +15,4 @@ from tests.support.upkeep import make_eager
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 16)])
 def test_a_random_history_of_a_pipeline(lake: Lake, points: Points, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     make_eager(monkeypatch)
-    go_through(lake, seed, around_backfills(points, monkeypatch), steps=6 if seed == 0 else 12)
+    go_through(lake, seed, around_backfills(points, monkeypatch), steps=4 if seed == 0 else 12)

@@ -103,6 +103,7 @@ def test_a_query_that_is_edited_in_a_backfill_of_rows_is_reviewed_as_well(lake: 
     assert rows_in(lake, "agg.n") == Counter({(1, 5): 1, (2, 2): 1})
 
 
+@pytest.mark.long
 def test_audits_of_columns_that_only_the_new_query_has_do_not_stop_the_former_one(
     lake: Lake, declared: Declare
 ) -> None:
@@ -159,6 +160,7 @@ def test_what_is_refused_during_a_review_names_its_ends(
     assert verify(lake, only(lake, p)).equal
 
 
+@pytest.mark.long
 def test_partitions_are_not_recomputed_by_another_declaration_than_their_table(lake: Lake) -> None:
     people = People(lake, CITIES, deletes="ignore", partitions="city")
     people.land(40)
@@ -256,6 +258,7 @@ def test_two_open_reviews_of_tables_that_read_each_other_are_published_in_any_or
     assert (rows_in(lake, "agg.n"), rows_in(lake, "agg.total")) == (Counter([(1, 500), (2, 200)]), Counter([(500,)]))
 
 
+@pytest.mark.long
 def test_a_micro_batch_while_copies_are_made_does_not_take_their_history(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from lake_assets.capture.files.manifest_lists import Manifest
 from lake_assets.capture.files.manifests import Entry, ManifestReader
 from lake_assets.errors import CorruptMetadataError
 from lake_assets.lake import thresholds
+from tests.support.seeds import HISTORIES
 
 
 def pairs(name: str, value: str) -> list[Any]:
@@ -134,7 +135,7 @@ MANIFESTS = st.lists(st.lists(entries(), max_size=6), max_size=3)
 
 
 # Making entries of many fields takes longer than what is tested.
-RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RANDOM = settings(max_examples=20 * HISTORIES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Files:

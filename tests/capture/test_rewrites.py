@@ -139,6 +139,7 @@ def test_v2_files_rewritten_after_an_upgrade(lake: Lake, namespace: str) -> None
     t.exact((b, d), (c, e), (a, f))
 
 
+@pytest.mark.long  # as mixed writers
 def test_deletes_of_pyiceberg_whose_deleted_entries_have_other_snapshot_ids(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 2, "merge-on-read")
     a = t.sql(ROWS)
@@ -160,7 +161,7 @@ RESTORED = {
 @pytest.mark.parametrize(
     ("done", "with_metrics"),
     [
-        pytest.param(*done, id=name, marks=() if name in ("deleted", "updated") else pytest.mark.long)
+        pytest.param(*done, id=name, marks=() if name == "updated" else pytest.mark.long)
         for name, done in RESTORED.items()
     ],
 )

@@ -297,7 +297,10 @@ def run(lake: Lake, kind: tuple[int, str, bool, bool], examples: int, steps: int
     )
 
 
-@pytest.mark.parametrize(("version", "mode", "partitioned", "keyed"), KINDS[1:3])
+@pytest.mark.parametrize(
+    ("version", "mode", "partitioned", "keyed"),
+    [pytest.param(*KINDS[1].values, id=KINDS[1].id, marks=pytest.mark.long), KINDS[2]],
+)
 def test_short_histories(lake: Lake, version: int, mode: str, partitioned: bool, keyed: bool) -> None:
     run(lake, (version, mode, partitioned, keyed), 1, 8)
 

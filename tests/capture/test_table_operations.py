@@ -161,6 +161,7 @@ def test_global_equality_deletes_reach_partitions(lake: Lake, namespace: str) ->
     t.exact((a, b), (None, b))
 
 
+@pytest.mark.long  # as global equality deletes
 def test_equality_deletes_under_a_spec_of_void_transforms_are_global(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 1, more=BY_GROUP)
     t.sql(ROWS, "ALTER TABLE {t} DROP PARTITION FIELD g", ROWS)

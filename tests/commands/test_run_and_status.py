@@ -91,16 +91,18 @@ def test_run_tells_of_rejected_records_and_status_of_what_waits(
         "raw.events": [],
         **{f"{layer}.{name}": ["raw.events"] for layer in ("staging", "final") for name in ("items", "others")},
     }
-    assert behind(call)["raw.events"].startswith("1 file, about ")
-    assert behind(call)["final.items"] == "waits for raw.events"
+    shown = behind(call)
+    assert shown["raw.events"].startswith("1 file, about ")
+    assert shown["final.items"] == "waits for raw.events"
 
     # Landed, it is pending for the one table that it is about, and for what is made of it.
     assert call("run", pipeline, "--table", "raw.events").code == 0
     found = statuses(call)
     assert (found["staging.items"]["rows_behind"], found["staging.items"]["behind"]) == (7, {"raw.events": 1})
-    assert behind(call)["staging.items"].startswith("1 snapshot, 7 rows, ")
-    assert behind(call)["final.items"] == "waits for staging.items"
-    assert behind(call)["staging.others"] == behind(call)["final.others"] == "up to date"
+    shown = behind(call)
+    assert shown["staging.items"].startswith("1 snapshot, 7 rows, ")
+    assert shown["final.items"] == "waits for staging.items"
+    assert shown["staging.others"] == shown["final.others"] == "up to date"
 
     # Rejects that the stream declares as bearable are told of, and are no error.
     deliver(event("items", 30, id=30, n="many"))

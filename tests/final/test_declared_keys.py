@@ -91,6 +91,7 @@ def test_another_declared_key_parts_all_updates_anew(lake: Lake, records: str) -
     assert people() == Counter({(1, "e"): 1})
 
 
+@pytest.mark.long
 def test_formats_that_say_no_key_take_one_as_well(lake: Lake) -> None:
     stream = Stream(lake, format="change-set", tables=[{"table": ITEMS, "key": KEYS}])
     lines = [

@@ -147,7 +147,9 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("form", SEQUENCES)
+@pytest.mark.parametrize(
+    "form", [f if f in ("debezium", "wal2json-v2") else pytest.param(f, marks=pytest.mark.long) for f in SEQUENCES]
+)
 def test_ties_are_in_the_order_of_the_stream_in_every_format(spark_lake: Lake, form: str) -> None:
     first, again = SEQUENCES[form]
     rows, wanted, told = list[tuple[Any, ...]](), Rows(), dict[int, str]()

@@ -302,7 +302,7 @@ def test_files_are_known_by_their_names() -> None:
     assert reader_of(Path("b.jsonl")) is None
 
 
-@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("place", ["first", pytest.param("last", marks=pytest.mark.long)])
 def test_a_csv_row_larger_than_a_block_is_read_and_a_too_large_one_is_rejected(tmp_path: Path, place: str) -> None:
     block, limits = 8 << 20, Limits(record=10 << 20)
     long = ['2,"' + "x" * (block + 1) + '\n"', "3," + "y" * (3 * block)]

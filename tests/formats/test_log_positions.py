@@ -64,10 +64,14 @@ FORMS = {"plain": list, "with schemas": with_schemas, "flattened": lambda record
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("forms", [1, pytest.param(len(FORMS), marks=pytest.mark.long)])
 @pytest.mark.parametrize("connector", POSITIONS)
-def test_events_in_any_order_and_repeated_leave_the_rows_of_the_source(spark_lake: Lake, connector: str) -> None:
-    choose = random.Random(connector)
-    for form, as_sent in FORMS.items():
+def test_events_in_any_order_and_repeated_leave_the_rows_of_the_source(
+    spark_lake: Lake, connector: str, forms: int
+) -> None:
+    """In one of the forms, each of which is that of several connectors; or in all of them."""
+    choose, at = random.Random(connector), [*POSITIONS].index(connector)
+    for form, as_sent in [[*FORMS.items()][(at + n) % len(FORMS)] for n in range(forms)]:
         records, rows = history(connector, choose.randrange(10**6))
         delivered = [*records, *choose.choices(records, k=len(records) // 4)]
         choose.shuffle(delivered)

@@ -73,7 +73,13 @@ def event(op: str, fields: list[dict[str, Any]] | None, before: Any, after: Any)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("setting", "has_schema"), [(None, True), (None, False), ("~kept~", True), ("~kept~", False)])
+@pytest.mark.parametrize(
+    ("setting", "has_schema"),
+    [
+        (None, True), ("~kept~", False),
+        *(pytest.param(*other, marks=pytest.mark.long) for other in ((None, False), ("~kept~", True))),
+    ],
+)  # fmt: skip
 def test_placeholders_of_every_type_are_unknown_values_or_those_of_old_rows(
     spark_lake: Lake, setting: str | None, has_schema: bool
 ) -> None:

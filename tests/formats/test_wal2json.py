@@ -271,6 +271,7 @@ def test_every_postgres_type_is_read(spark_lake: Lake) -> None:
     assert [read_postgres(kind).type for kind, *_ in TYPES] == [kind for _, _, kind, _ in TYPES]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_declaring_the_type_that_events_name_changes_nothing(spark_lake: Lake) -> None:
     typed = [t for t in TYPES if t[2] != "string"]

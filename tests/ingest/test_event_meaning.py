@@ -167,6 +167,7 @@ def test_a_declared_rename_carries_values_along(lake: Lake, log: Log, declared: 
     assert "name" not in feed.rows("final.t").columns
 
 
+@pytest.mark.long  # as other columns
 def test_a_key_column_may_be_renamed(lake: Lake, log: Log) -> None:
     feed = Feed(lake, "public.t")
     feed.deliver([log("c", id=1, n=1, name="a"), log("c", id=2, n=1, name="b")])
@@ -188,6 +189,7 @@ def test_what_was_left_out_under_a_former_name_is_still_left_out(lake: Lake, log
     assert set(final(feed, ["id", "n", "label"])) == {(1, 2, "a"), (2, 3, "d")}
 
 
+@pytest.mark.long  # as names of columns in tests/hostile
 def test_hostile_names_are_names(lake: Lake) -> None:
     columns = {
         "id": BIGINT,

@@ -128,6 +128,8 @@ FORMS = [
     f if f in ("debezium", "wal2json-v2", "change-set") else pytest.param(f, marks=pytest.mark.long) for f in READERS
 ]
 
+SOME = ["debezium", *(pytest.param(f, marks=pytest.mark.long) for f in READERS if f != "debezium")]
+
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_dropped_column_keeps_its_values_in_every_format_but_those_of_whole_rows(spark_lake: Lake, form: str) -> None:
@@ -143,7 +145,7 @@ def test_a_dropped_column_keeps_its_values_in_every_format_but_those_of_whole_ro
         assert (split, reader.held("n", "name", "gone", "words")) == (split, kept)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SOME)
 def test_a_name_that_changes_its_case_is_the_same_column(spark_lake: Lake, form: str) -> None:
     now = {"id": "bigint", "N": "integer", "nAME": "text"}
     for split in (6, 3):
@@ -158,7 +160,7 @@ def test_a_name_that_changes_its_case_is_the_same_column(spark_lake: Lake, form:
         assert (split, held) == (split, {1: (None, "b"), 2: (20, None)})
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SOME)
 def test_two_columns_of_one_row_that_differ_in_case_only_are_rejected_until_one_is_renamed(
     spark_lake: Lake, form: str
 ) -> None:

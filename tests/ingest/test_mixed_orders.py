@@ -130,6 +130,7 @@ def test_a_table_from_before_is_made_again_in_the_right_order(lake: Lake) -> Non
     assert held(stream) == [(1, 9), (5, 4)]
 
 
+@pytest.mark.long
 def test_versions_of_a_feed_are_whole_numbers(lake: Lake) -> None:
     stream = Stream(lake, format="change-feed", tables=[KEYED])
 

@@ -69,7 +69,7 @@ READERS = {"debezium-plain": "debezium", "debezium-flat": "debezium", "simplifie
 @pytest.mark.parametrize(
     ("encoder", "by_row"),
     [
-        ("debezium", True), ("wal2json-v2", False),
+        ("debezium", True), pytest.param("wal2json-v2", False, marks=pytest.mark.long),
         *(
             pytest.param(name, False, marks=pytest.mark.long)
             for name in (
@@ -95,6 +95,7 @@ def test_a_record_is_parsed_once_whatever_is_asked_of_its_rows(spark_lake: Lake,
         conf.unset("spark.sql.optimizer.excludedRules")
 
 
+@pytest.mark.long
 def test_records_with_two_types_of_a_column_are_parsed_once_per_type(spark_lake: Lake) -> None:
     spark_lake.spark().conf.set("spark.sql.debug.maxToStringFields", "1000")
     records = raw_rows(spark_lake, "wal2json-v1", [two_types(4)])
@@ -126,6 +127,7 @@ def unreadable(parsed: Parsed) -> list[int]:
     return [r["_position"] for r in parsed.rows.where(f"{BAD} IS NOT NULL").orderBy("_position").collect()]
 
 
+@pytest.mark.long
 def test_a_record_that_gives_no_event_is_told_once_also_where_several_plans_read_it(spark_lake: Lake) -> None:
     lines = [two_types(4), '{"change": 5}', transaction([])]
     alone = parse(raw_rows(spark_lake, "wal2json-v1", lines), spec("wal2json-v1", on_conflict="new-column"), {})

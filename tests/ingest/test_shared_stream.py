@@ -134,6 +134,7 @@ def test_a_table_that_got_nothing_is_not_touched(lake: Lake) -> None:
     assert sorted(r["id"] for r in feed.rows("final.a").collect()) == [2]
 
 
+@pytest.mark.long  # as a table that got nothing
 def test_a_table_whose_first_event_comes_late_is_made_of_it(lake: Lake) -> None:
     feed = Feed(lake, "public.a", "public.c")
     assert feed.deliver([Event(A, "c", (1, 1), {"id": 1})])["staging.c"].status == "waiting"

@@ -75,7 +75,17 @@ def test_records_are_routed_as_each_alone(encoder: str) -> None:
         assert_alike(name, odd)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}/{f.name}")
+# One recording of each writer and server in every run.
+SELDOM = ("mariadb_11/enveloped.jsonl.gz", "mariadb/enveloped.jsonl.gz", "odd/debezium.jsonl.gz")
+
+
+def _short(file: Path) -> str:
+    return f"{file.parent.name}/{file.name}"
+
+
+@pytest.mark.parametrize(
+    "file", [pytest.param(f, marks=pytest.mark.long if _short(f) in SELDOM else ()) for f in FILES], ids=_short
+)
 def test_recorded_streams_are_routed_as_each_record_alone(file: Path) -> None:
     name = file.name.removesuffix(".jsonl.gz").replace("_", "-")
     name = name if name in FORMATS else "debezium"

@@ -19,7 +19,7 @@ from tests.support.daily_job import DAILY, PLAYS, SCHEMA
 NAMES = ", ".join(SCHEMA.names)
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=[pytest.param(2, marks=pytest.mark.long), 3])
 def media(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     """Plays in a table of each format version, with rows that are updated in place."""
     sql = lake.spark().sql

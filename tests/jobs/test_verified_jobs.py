@@ -154,6 +154,7 @@ def test_what_cannot_be_compared_is_named(
         verified(media, pipeline)
 
 
+@pytest.mark.long  # as that of a model
 def test_an_expired_snapshot_is_named(media: Lake, declared: Callable[..., Pipeline]) -> None:
     pipeline = declared("by_window", full=FULL)
     run(media, pipeline)
@@ -174,6 +175,7 @@ def test_check_finds_wrong_columns_and_tables(media: Lake, declared: Callable[..
     assert problem == f"{DAILY}: `full` reads raw.titles, which neither exists in the lake nor is declared"
 
 
+@pytest.mark.long  # as that of a model
 def test_the_command_exits_with_one_if_the_table_differs(
     media: Lake, declared: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:

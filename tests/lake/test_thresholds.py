@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,10 @@ ELSEWHERE = {
 }
 
 
-def modules() -> Iterator[ast.Module]:
-    for path in sorted((ROOT / "lake_assets").rglob("*.py")):
-        if path != HOME and "examples" not in path.parts:
-            yield ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def modules() -> tuple[ast.Module, ...]:
+    paths = sorted((ROOT / "lake_assets").rglob("*.py"))
+    return tuple(ast.parse(p.read_text(encoding="utf-8")) for p in paths if p != HOME and "examples" not in p.parts)
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[str, int]]:

@@ -59,9 +59,9 @@ def logged(lake: Lake, tmp_path: Path) -> Callable[..., Pipeline]:
         p = Pipeline.load(yaml_of(tmp_path, [{**declared, **more}]))
         if not made:
             make(lake, "id INT, n INT", "(1, 10)", "(2, 20)")
+            run(lake, p)
             for change in ("UPDATE src.t SET n = 11 WHERE id = 1", "DELETE FROM src.t WHERE id = 2",
                            "INSERT INTO src.t VALUES (3, 30)"):  # fmt: skip
-                run(lake, p)
                 lake.spark().sql(change)
             run(lake, p)
             assert changes_in(lake) == CHANGES
@@ -123,6 +123,7 @@ def test_a_column_that_swaps_its_name_is_no_reason_to_begin_again(lake: Lake, lo
     assert changes_in(lake) >= CHANGES
 
 
+@pytest.mark.long  # as changed columns
 def test_a_type_that_does_not_fit_is_named_and_a_cast_helps(lake: Lake, logged: Callable[..., Pipeline]) -> None:
     p = logged(REPEATABLE)
     cast = {**REPEATABLE, "sql": REPEATABLE["sql"].replace(", n,", ", CAST(n AS STRING) AS n,")}
@@ -171,6 +172,7 @@ def test_another_query_stops_a_log_and_each_way_on_works(
     assert changes_in(lake) == expected + Counter({("insert", 5): 1})
 
 
+@pytest.mark.long  # as another query
 @pytest.mark.parametrize(
     "declared",
     [

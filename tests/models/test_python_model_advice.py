@@ -320,6 +320,7 @@ LATER_RUNS: list[tuple[Form, Form, str, list[Form]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long  # as one whose first run failed
 def test_a_table_that_another_declaration_stopped_goes_on_once_it_is_mended_as_its_error_says(lake: Lake) -> None:
     source(lake)
     tables = [

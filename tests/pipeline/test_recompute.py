@@ -100,6 +100,7 @@ def test_damaged_partitions_are_as_their_sources_say_again(lake: Lake, declared:
     assert sum(n for row, n in rows(feed, "final.people").items() if 99 in row) == 1
 
 
+@pytest.mark.long
 def test_partitions_whose_rows_depend_on_each_other_by_ties_are_recomputed_together(lake: Lake) -> None:
     lake.ensure_namespace(("final",))
     numbered = "SELECT id, p, row_number() OVER (PARTITION BY g ORDER BY v) AS n FROM final.t"

@@ -200,7 +200,9 @@ def test_a_dropped_table_and_its_rows_are_in_no_event(spark_lake: Lake, name: st
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long) if n == "wal2json-v1" else n for n in FORMATS]
+)
 def test_five_thousand_rows_of_one_transaction(spark_lake: Lake, name: str) -> None:
     events = read(spark_lake, name, "bulk")
     assert len(events) == 5_100

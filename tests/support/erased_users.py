@@ -77,11 +77,23 @@ class Users:
         self.land(*events, lines=lines)
         run(self.lake, self.pipeline)
 
-    def history(self) -> None:
-        """Three batches: users that are inserted, changed, deleted and given other keys, and their orders."""
-        self.deliver(*(self.user("c", n) for n in (1, 2, 17, 18, 30)), self.order(100, 17), self.order(101, 2))
-        self.deliver(self.user("u", 17, "another name", "Bari"), self.user("u", 2, city="Bari"), self.user("d", 30))
-        self.deliver(*self.moved(17, 1700017), self.user("u", 1, "the first"), self.order(102, 1))
+    def history(self, *lines: str, runs: int = 3) -> None:
+        """Three files: users that are inserted, changed, deleted and given other keys, and their orders.
+
+        Args:
+            lines: more files, of one line each, which arrive with the last one.
+            runs: the number of runs that absorb them: the first files come together if it is less than three.
+        """
+        self.land(*(self.user("c", n) for n in (1, 2, 17, 18, 30)), self.order(100, 17), self.order(101, 2))
+        if runs > 2:
+            run(self.lake, self.pipeline)
+        self.land(self.user("u", 17, "another name", "Bari"), self.user("u", 2, city="Bari"), self.user("d", 30))
+        if runs > 1:
+            run(self.lake, self.pipeline)
+        self.land(*self.moved(17, 1700017), self.user("u", 1, "the first"), self.order(102, 1))
+        for line in lines:
+            self.land(lines=[line])
+        run(self.lake, self.pipeline)
 
     def rows(self, *tables: str) -> dict[str, Counter[Any]]:
         """The rows of tables, without what depends on where and when records arrived."""

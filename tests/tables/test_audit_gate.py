@@ -408,7 +408,8 @@ def test_of_two_runs_at_once_one_publishes(lake: Lake, points: Points, kind: str
     assert sum(world.rows().values()) == 2
 
 
-@pytest.mark.parametrize("kind", ["scd1", pytest.param("keys", marks=pytest.mark.long)])
+@pytest.mark.long  # as of two runs at once
+@pytest.mark.parametrize("kind", ["scd1", "keys"])
 def test_what_another_writer_commits_meanwhile_is_audited_as_well(
     lake: Lake,
     points: Points,

@@ -16,7 +16,7 @@ from tests.support.upkeep import compact_and_expire
 
 pytestmark = pytest.mark.spark
 
-TABLES = ["raw.shop_events", "staging.users", "staging.clicks", "final.users", "final.clicks", "agg.city_population"]
+TABLES = ["raw.shop_events", "staging.users", "final.users", "agg.city_population"]
 
 
 def test_compaction_and_expiry_by_others_between_two_runs_lose_nothing(lake: Lake) -> None:
@@ -32,7 +32,6 @@ def test_compaction_and_expiry_by_others_between_two_runs_lose_nothing(lake: Lak
     assert not [o for o in pipeline.run(lake, select) if o.status == "failed"]
     by_table = {c.table: c for c in shop.compare(lake, second)}
     assert by_table["users"].equal
-    assert by_table["clicks"].equal
     positions = (
         lake.spark().table("raw.shop_events").selectExpr("count(*)", "count(DISTINCT position)", "max(position)")
     )

@@ -143,6 +143,7 @@ def test_tags_that_are_over_are_dropped_by_the_next_step(lake: Lake) -> None:
     assert {*lake.table("src.t").metadata.refs} == {"main", "consumer.agg.sums", still, "of_its_owner"}
 
 
+@pytest.mark.long
 def test_one_table_that_refuses_tags_is_no_reason_to_leave_others_without(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

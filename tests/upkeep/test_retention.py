@@ -86,8 +86,8 @@ def test_final_tables_are_what_all_events_make_of_them(lake: Lake, kind: Callabl
 
 def test_tables_that_need_more_than_is_kept_say_so(lake: Lake) -> None:
     people = People(lake)
-    for _ in range(3):
-        people.land(12)
+    for _ in range(2):
+        people.land(18)
         people.run()
     rows, landed = people.rows("final.people"), people.feed.rows("raw.events").count()
     records, events = remove_old(people.feed, time.time() + 60)
@@ -95,7 +95,7 @@ def test_tables_that_need_more_than_is_kept_say_so(lake: Lake) -> None:
     assert events > 15
     # Files are known although the history that told of them is gone with their records.
     forget_history(lake, "raw.events")
-    assert len(file_ledger.seen(lake, RAW)) == 3
+    assert len(file_ledger.seen(lake, RAW)) == 2
     people.land(4)
     people.check()
     # All versions of a row are no longer known.

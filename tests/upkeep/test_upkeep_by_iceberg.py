@@ -53,7 +53,7 @@ def attended(lake: Lake, *names: TableId) -> list[Attended]:
     [
         (ODD, "", "'format-version' = '3'"),
         (TableId(("raw",), "sorted"), "PARTITIONED BY (`a.b`)", "'format-version' = '2'"),
-        (TableId(("raw",), "evolved"), "", "'format-version' = '2'"),
+        pytest.param(TableId(("raw",), "evolved"), "", "'format-version' = '2'", marks=pytest.mark.long),
     ],
 )
 def test_tables_of_every_shape_keep_their_rows(lake: Lake, name: TableId, ddl: str, properties: str) -> None:

@@ -8,32 +8,65 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
 from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.lake import thresholds
 from tests.support.cli import Done
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
+from tests.support.lakes import lake_on
 from tests.support.pipeline_files import write_pipeline
+from tests.support.pipeline_runs import run
+from tests.support.saved import SavedLake
 
 pytestmark = pytest.mark.usefixtures("eager")
 T = Table({"id": BIGINT, "n": BIGINT})
 Call = Callable[..., Done]
 
 
-@pytest.fixture
-def pipeline(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a pipeline, in a lake that commands find."""
-    for name in ("load", "load_existing"):
-        monkeypatch.setattr(LakeOfCommands, name, classmethod(lambda *_: lake))
-    (tmp_path / "p").mkdir()
-    file = write_pipeline(
-        tmp_path / "p" / "defs.yaml",
+def declare(folder: Path) -> Path:
+    (folder / "p").mkdir()
+    return write_pipeline(
+        folder / "p" / "defs.yaml",
         {
             "name": "p",
             "upkeep": {"commits": 4, "keep": "0s"},
             "streams": [{"name": "events", "tables": ["public.t"]}],
         },
     )
-    monkeypatch.setenv("LAKE_PIPELINES", str(tmp_path))
+
+
+def let_commands_find(lake: Lake, pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("load", "load_existing"):
+        monkeypatch.setattr(LakeOfCommands, name, classmethod(lambda *_: lake))
+    monkeypatch.setenv("LAKE_PIPELINES", str(pipeline.parents[1]))
+
+
+@pytest.fixture
+def pipeline(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a pipeline, in a lake that commands find."""
+    file = declare(tmp_path)
+    let_commands_find(lake, file, monkeypatch)
+    return file
+
+
+@pytest.fixture(scope="module")
+def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> SavedLake:
+    """A lake after five batches without upkeep."""
+    folder = tmp_path_factory.mktemp("saved")
+    lake, file = lake_on(spark_lake, folder / "lake"), declare(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thresholds, "SNAPSHOTS_KEPT", 3)  # steps let their tables keep so many
+        for n in range(1, 6):
+            land(lake, n)
+            run(lake, Pipeline.load(file))
+    return SavedLake(lake, file, (), folder / "backup")
+
+
+@pytest.fixture
+def neglected(saved: SavedLake, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a pipeline after five batches without upkeep, in a lake that commands find."""
+    file = saved.put_back()
+    let_commands_find(saved.lake, file, monkeypatch)
     return file
 
 
@@ -44,10 +77,8 @@ def land(lake: Lake, number: int) -> None:
     write_lines(folder / f"{number:04}.jsonl", to_lines(events))
 
 
-def test_upkeep_says_what_is_due_and_does_it_when_it_is_asked_to(lake: Lake, pipeline: Path, call: Call) -> None:
-    for n in range(1, 6):
-        land(lake, n)
-        assert call("run", pipeline, "--no-upkeep").code == 0
+def test_upkeep_says_what_is_due_and_does_it_when_it_is_asked_to(saved: SavedLake, neglected: Path, call: Call) -> None:
+    lake, pipeline = saved.lake, neglected
     heads = {t: lake.table(t).metadata.current_snapshot_id for t in ("raw.events", "staging.t", "final.t")}
     planned = call("upkeep", "--pipeline", pipeline, "--dry-run")
     assert planned.code == 0, planned.err
@@ -75,41 +106,38 @@ def test_upkeep_says_what_is_due_and_does_it_when_it_is_asked_to(lake: Lake, pip
     assert "equal: 15 rows" in verified.out, verified.err
 
 
-def test_run_does_what_is_due(lake: Lake, pipeline: Path, call: Call) -> None:
-    for n in range(1, 6):
-        land(lake, n)
-        assert call("run", pipeline).code == 0
-    assert len(list(lake.table("final.t").inspect.data_files().to_pylist())) <= 4
-    assert "equal: 15 rows" in call("verify", "final.t", "--pipeline", pipeline).out
+def test_run_does_what_is_due(saved: SavedLake, neglected: Path, call: Call) -> None:
+    lake, pipeline = saved.lake, neglected
+    assert len(lake.table("final.t").inspect.data_files()) == 5
+    land(lake, 6)
+    assert call("run", pipeline).code == 0
+    assert len(lake.table("final.t").inspect.data_files()) == 1
+    assert "equal: 18 rows" in call("verify", "final.t", "--pipeline", pipeline).out
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("final.tt", "there is no table final.tt (did you mean final.t?)"),
-        ("src.others", "src.others belongs to another program, which looks after it"),
-        ("final.another", "final.another belongs to pipeline 'q': name the file of that pipeline with --pipeline"),
-    ],
-)
-def test_tables_that_it_does_not_look_after_are_named(
-    lake: Lake, pipeline: Path, call: Call, name: str, message: str
-) -> None:
+NOT_LOOKED_AFTER = {
+    "final.tt": "there is no table final.tt (did you mean final.t?)",
+    "src.others": "src.others belongs to another program, which looks after it",
+    "final.another": "final.another belongs to pipeline 'q': name the file of that pipeline with --pipeline",
+}
+
+
+def test_tables_that_it_does_not_look_after_are_named(lake: Lake, pipeline: Path, call: Call) -> None:
     land(lake, 1)
     assert call("run", pipeline).code == 0
     lake.ensure_namespace(("src",))
     lake.spark().sql("CREATE TABLE src.others (id INT) USING iceberg")
     lake.spark().sql("CREATE TABLE final.another (id INT) USING iceberg TBLPROPERTIES ('lake-assets.pipeline' = 'q')")
-    done = call("upkeep", name, "--pipeline", pipeline)
-    assert done.code == 1
-    assert message in " ".join(done.err.split())
+    for name, message in NOT_LOOKED_AFTER.items():
+        done = call("upkeep", name, "--pipeline", pipeline)
+        assert done.code == 1, name
+        assert message in " ".join(done.err.split())
 
 
 def test_a_table_whose_file_is_lost_fails_and_the_others_are_looked_after(
-    lake: Lake, pipeline: Path, call: Call
+    saved: SavedLake, neglected: Path, call: Call
 ) -> None:
-    for n in range(1, 6):
-        land(lake, n)
-        assert call("run", pipeline, "--no-upkeep").code == 0
+    lake, pipeline = saved.lake, neglected
     lost = Path(next(iter(lake.table("final.t").inspect.files().to_pylist()))["file_path"].removeprefix("file:"))
     lost.unlink()
     done = call("upkeep", "--pipeline", pipeline)

@@ -70,7 +70,9 @@ def test_tags_and_branches_keep_what_iceberg_keeps_for_them(plain_lake: Lake, ta
     assert _expirable(plain_lake.table(NAME), int(time.time() * 1000) + 1, time.time() + 3 * DAY) == 6
 
 
-@pytest.mark.parametrize("properties", [{POSITION_PROPERTY: "3"}, {PROPERTY: "{}"}])
+@pytest.mark.parametrize(
+    "properties", [{POSITION_PROPERTY: "3"}, pytest.param({PROPERTY: "{}"}, marks=pytest.mark.long)]
+)
 def test_the_commit_from_which_the_next_step_starts_never_expires(
     properties: dict[str, str], table: Callable[..., Table]
 ) -> None:

@@ -21,7 +21,7 @@ CHECKS = {"raw/events", "staging/t", "final/t", "agg/m"}
 def harness(lake: Lake, instance: dg.DagsterInstance, **upkeep: object) -> Harness:
     declared = {
         "name": "p",
-        "upkeep": {"commits": 4, "keep": "0s", **upkeep},
+        "upkeep": {"commits": 3, "keep": "0s", **upkeep},
         "streams": [{"name": "events", "tables": ["public.t"]}],
         "models": [{"name": "agg.m", "sql": "SELECT n, count(*) AS c FROM final.t GROUP BY n"}],
     }
@@ -62,7 +62,7 @@ def test_the_sensor_requests_what_is_due_and_the_run_does_it(lake: Lake) -> None
     with dg.DagsterInstance.ephemeral() as instance:
         found = harness(lake, instance)
         assert isinstance(tick(found), dg.SkipReason)
-        batches(found, 5)
+        batches(found, 4)
         requested = tick(found)
         assert isinstance(requested, dg.RunRequest)
         keys = {k.asset_key.to_user_string() for k in requested.asset_check_keys or []}
@@ -88,7 +88,7 @@ def test_quiet_hours_and_off_request_nothing(lake: Lake) -> None:
         at = datetime.now(UTC)
         hours = f"{at - timedelta(hours=1):%H:%M}-{at + timedelta(hours=1):%H:%M}"
         found = harness(lake, instance, quiet=[hours])
-        batches(found, 5)
+        batches(found, 4)
         assert isinstance(tick(found), dg.SkipReason)
         off = harness(lake, instance, enabled=False)
         assert isinstance(tick(off), dg.SkipReason)
