@@ -16,7 +16,7 @@ from lake_assets.backfill.backfill_record import Records
 from lake_assets.commands.printing import check_folder_of, console, listing, local, print_json, stderr, visible_json
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, all_pipelines, pipeline_of
 from lake_assets.erase.erase_plan import ErasePlan, asked_keys, plan
-from lake_assets.erase.erase_record import alone, open_plan
+from lake_assets.erase.erase_record import alone, open_plan, plan_file
 from lake_assets.erase.erasure import Erasure
 from lake_assets.erase.key_columns import source_of
 from lake_assets.erase.key_values import read_file, read_words
@@ -137,7 +137,8 @@ def _planned(
         is_same = sorted(asked) == sorted(begun.key_tuples[: begun.asked])
     if not is_same:
         raise ErasureError(
-            f"the erasure {begun.id} of {begun.table} is not completed: repeat its command with the same keys first"
+            f"the erasure {begun.id} of {begun.table} is not completed: repeat its command with the same keys first "
+            f"(they are in {plan_file(lake, begun)})"
         )
     return begun
 
@@ -161,7 +162,7 @@ def _show(planned: ErasePlan) -> None:
     for text in planned.blocked:
         console.print(f"[bold red]in the way[/]: {escape(text)}", soft_wrap=True)
     if planned.is_empty:
-        console.print("no record and no row has these keys: the files are searched nevertheless")
+        console.print("no record and no row has these keys: old snapshots go, and the files are searched, nevertheless")
 
 
 def _show_result(result: dict[str, Any]) -> None:

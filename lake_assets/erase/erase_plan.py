@@ -14,11 +14,13 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import source_tags
 from lake_assets.capture.source_tags import PREFIX
+from lake_assets.erase.folded_records import folded_records
 from lake_assets.erase.key_columns import KeyedTable, KeySource, keyed_tables, not_covered, readers, source_of
 from lake_assets.erase.key_values import Key, canonical, frame, in_order
 from lake_assets.erase.record_mentions import Mentions
+from lake_assets.final.events.key_changes import certain_changes
 from lake_assets.final.ordering import Ordering
-from lake_assets.formats.event_model import DELETE, INDEX, INSERT, MANY, OP, POSITION, READ, SEQUENCE
+from lake_assets.formats.event_model import INDEX, MANY, OP, POSITION, SEQUENCE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import can_commit
@@ -27,7 +29,7 @@ from lake_assets.pipeline.pending import pending_of
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables import leftovers
 from lake_assets.tables.snapshot_retention import consumer_name
-from lake_assets.tables.spark_frames import cols
+from lake_assets.tables.spark_frames import checkpoint, cols
 from lake_assets.tables.writing.table_ddl import columns_of
 
 # A row changes its key this often at most, so that the search ends.
@@ -71,6 +73,7 @@ class ErasePlan:
         positions: positions of the raw records.
         last: the last position in raw when the erasure was planned.
         landed: file and line of each record.
+        others: positions of records of other rows that mention a key, as in a column of JSON.
         blocked: what has to be settled before anything is erased.
     """
 
@@ -87,6 +90,7 @@ class ErasePlan:
     tables: list[TablePlan]
     not_covered: list[str]
     landed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    others: list[int] = field(default_factory=list[int])
     blocked: list[str] = field(default_factory=list[str])
 
     def to_json(self) -> dict[str, Any]:
@@ -133,7 +137,7 @@ def plan(
     events = events_of(lake, source)
     keys = _connected(lake, source, events, asked)
     mentions = Mentions(source.names, keys)
-    found = _positions(lake, source, events, keys, mentions)
+    found, others = _positions(lake, source, events, keys, mentions)
     tables = keyed_tables(lake, specs, source, declared)
     plans = [_table_plan(lake, source, t, keys, found) for t in tables]
     raw = lake.spark().table(lake.sql_name(source.raw.table))
@@ -150,8 +154,9 @@ def plan(
         [p for p, _, _ in found],
         -1 if last is None else last,
         plans,
-        not_covered(lake, specs, source, tables),
+        [*not_covered(lake, specs, source, tables), *_mentioned_by(source, others)],
         [(file, line) for _, file, line in found if file],
+        others,
         [*_blocked(lake, specs, source, events, keys, found, tables)],
     )
 
@@ -172,7 +177,9 @@ def events_of(lake: LakeBase, source: KeySource) -> DataFrame:
     """Return the events of staging: columns of the key, position, index, op and sequence."""
     rows = lake.spark().table(lake.sql_name(source.staging.table))
     index = INDEX if INDEX in rows.columns else f"0 AS {INDEX}"
-    return rows.selectExpr(*(f"{sql} AS {quote(k)}" for k, sql in source.key.items()), POSITION, index, OP, SEQUENCE)
+    # Earlier versions stored sequences in another form.
+    sequence = f"{source.staging.reader.stored} AS {SEQUENCE}"
+    return rows.selectExpr(*(f"{sql} AS {quote(k)}" for k, sql in source.key.items()), POSITION, index, OP, sequence)
 
 
 def _of_keys(lake: LakeBase, source: KeySource, events: DataFrame, keys: Iterable[Key]) -> DataFrame:
@@ -182,26 +189,22 @@ def _of_keys(lake: LakeBase, source: KeySource, events: DataFrame, keys: Iterabl
 def _connected(lake: LakeBase, source: KeySource, events: DataFrame, asked: Sequence[Key]) -> list[Key]:
     """Return keys, and the keys that their rows had before or after.
 
-    A key change is a delete and an insert that the source logged as one change: they share a number that no other
-    change has, or a record.
+    A key change is a delete and an insert that the source logged as one change (see `certain_changes`).
     """
-    numbered = Ordering.of(source.staging.reader).numbered
-    texts = F.array(*(F.col(quote(k)).cast("string") for k in source.key))
-    side = events.withColumn("k", texts)
-    old = side.where(f"{OP} = '{DELETE}'").selectExpr(
-        SEQUENCE, "k AS old", f"{POSITION} AS old_position", f"{INDEX} AS old_index"
-    )
-    new = side.where(f"{OP} IN ('{INSERT}', '{READ}')").selectExpr(
-        SEQUENCE, "k AS new", f"{POSITION}", f"{INDEX}", f"({numbered}) AS numbered"
-    )
-    one_record = f"{POSITION} = old_position AND {INDEX} = old_index + 1"
-    changes = new.join(old, SEQUENCE).where(f"old <> new AND (numbered OR {one_record})").select("old", "new")
+    key = [*source.key]
+    rows = events.where(" AND ".join(f"{quote(k)} IS NOT NULL" for k in key))
+    pairs = certain_changes(rows, key, Ordering.of(source.staging.reader))
+    old, new = (F.array(*(F.col(f"{s}.k{i}").cast("string") for i in range(len(key)))) for s in ("old", "new"))
+    changes = checkpoint(pairs.select(old.alias("old"), new.alias("new")).distinct())
     keys = dict.fromkeys(asked)
     at = [*asked]
     for _ in range(_MOST_CHANGES):
         listed = rows_in_memory(lake.spark(), [([*k],) for k in at], "k array<string>")
-        pairs = changes.join(listed, (F.col("old") == F.col("k")) | (F.col("new") == F.col("k")), "left_semi")
-        ends = {tuple(end) for row in pairs.distinct().collect() for end in (row["old"], row["new"])}
+        ends = {
+            tuple(row[0])
+            for of, other in (("old", "new"), ("new", "old"))
+            for row in changes.join(listed, F.col(of) == F.col("k"), "left_semi").select(other).distinct().collect()
+        }
         at = sorted(k for k in ends if k not in keys and None not in k)
         if not at:
             break
@@ -211,10 +214,14 @@ def _connected(lake: LakeBase, source: KeySource, events: DataFrame, asked: Sequ
 
 def _positions(
     lake: LakeBase, source: KeySource, events: DataFrame, keys: Sequence[Key], mentions: Mentions
-) -> list[tuple[int, str, int]]:
-    """Return position, file and line of the records of keys, also of those that gave no event."""
+) -> tuple[list[tuple[int, str, int]], list[int]]:
+    """Return position, file and line of the records of keys, also of those that gave no event; and the positions of
+    records that mention a key, and gave events of other rows alone."""
+    spark = lake.spark()
     staged = {r[0] for r in _of_keys(lake, source, events, keys).select(POSITION).distinct().collect()}
-    raw = lake.spark().table(lake.sql_name(source.raw.table))
+    folded, beside = folded_records(lake, source, keys)
+    staged |= folded
+    raw = spark.table(lake.sql_name(source.raw.table))
     own = (F.col("source_table") == str(source.staging.source_table)) | F.col("source_table").isNull()
     may = raw.where(own & F.col("record").rlike(mentions.pattern)).select(
         "position", "source_file", "source_line", "record"
@@ -224,13 +231,27 @@ def _positions(
         for r in may.toLocalIterator()
         if mentions.are_in(r["record"])
     }
+    unsure = sorted(found.keys() - staged)
+    listed = rows_in_memory(spark, [(p,) for p in unsure], f"{POSITION} bigint")
+    stored = {r[0] for r in events.join(listed, POSITION, "left_semi").select(POSITION).distinct().collect()}
+    others = sorted(found.keys() & (stored | beside) - staged)
+    found = {p: at for p, at in found.items() if p not in others}
     rest = sorted(p for p in staged - found.keys() if p is not None and p >= 0)
     if rest:
-        listed = rows_in_memory(lake.spark(), [(p,) for p in rest], "position bigint")
+        listed = rows_in_memory(spark, [(p,) for p in rest], "position bigint")
         rows = raw.join(listed, "position", "left_semi").select("position", "source_file", "source_line").collect()
         found |= {r["position"]: (r["source_file"], r["source_line"]) for r in rows}
     # A position without a record was erased from raw before this process was stopped.
-    return [(p, *found.get(p, ("", 0))) for p in sorted({*rest, *found})]
+    return [(p, *found.get(p, ("", 0))) for p in sorted({*rest, *found})], others
+
+
+def _mentioned_by(source: KeySource, others: Sequence[int]) -> Iterator[str]:
+    if others:
+        some = f"{', '.join(map(str, others[:_LISTED]))}{', ...' if len(others) > _LISTED else ''}"
+        yield (
+            f"{source.raw.table}: {len(others):,} records of other rows mention the key elsewhere, as in a column "
+            f"of JSON: positions {some}"
+        )
 
 
 def _shared(lake: LakeBase, specs: Sequence[Spec], source: KeySource, events: DataFrame, keys: Sequence[Key],

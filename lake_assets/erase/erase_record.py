@@ -46,15 +46,20 @@ def open_plan(lake: LakeBase) -> ErasePlan | None:
     return None
 
 
+def plan_file(lake: LakeBase, plan: ErasePlan) -> Path:
+    """Return the file of a plan that is not completed; it has the keys."""
+    return _folder(lake) / f"{plan.id}{_PLAN}"
+
+
 def save_plan(lake: LakeBase, plan: ErasePlan) -> None:
     """Store a plan, before anything is changed."""
     make_private(_folder(lake))
-    _replace(_folder(lake) / f"{plan.id}{_PLAN}", plan.to_json())
+    _replace(plan_file(lake, plan), plan.to_json())
 
 
 def forget_plan(lake: LakeBase, plan: ErasePlan) -> None:
     """Delete a plan, with the keys in it."""
-    (_folder(lake) / f"{plan.id}{_PLAN}").unlink(missing_ok=True)
+    plan_file(lake, plan).unlink(missing_ok=True)
 
 
 def report_of(plan: ErasePlan, findings: Sequence[Finding], files: int, new_events: int) -> dict[str, Any]:

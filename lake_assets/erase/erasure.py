@@ -203,7 +203,8 @@ class Erasure:
         rows = lake.spark().table(lake.sql_name(t.name)).select("position", "source_table", "record").collect()
         about = (None, str(source.staging.source_table))
         found = sorted({r["position"] for r in rows if r["source_table"] in about and mentions.are_in(r["record"])})
-        found = [p for p in found if p <= self.plan.last and p not in set(self.plan.positions)]
+        known = {*self.plan.positions, *self.plan.others}
+        found = [p for p in found if p <= self.plan.last and p not in known]
         if found:
             listed = rows_in_memory(lake.spark(), [(p,) for p in found], "position bigint")
             delete_matches(lake, t.name, listed, ["position"])
@@ -304,7 +305,7 @@ class Erasure:
         if t.kind in ("raw", "rejected"):
             return Wanted(
                 (), keys, (), Mentions(source.names, keys), str(source.staging.source_table),
-                frozenset(self.plan.positions), self.plan.last,
+                frozenset(self.plan.positions), self.plan.last, frozenset(self.plan.others),
             )  # fmt: skip
         if t.kind == "staging":
             existing = {c.lower(): c for c in table.schema().column_names}

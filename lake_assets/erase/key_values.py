@@ -49,11 +49,13 @@ def read_file(file: Path) -> list[dict[str, str]]:
     """
     rows: list[Any]
     try:
-        if file.suffix == ".csv":
+        if file.suffix.lower() == ".csv":
             with file.open(newline="", encoding="utf-8-sig") as opened:
                 rows = [*csv.DictReader(opened)]
-        elif file.suffix in (".jsonl", ".json", ".ndjson"):
-            rows = [json.loads(line, parse_float=str) for line in file.read_text("utf-8").splitlines() if line.strip()]
+        elif file.suffix.lower() in (".jsonl", ".json", ".ndjson"):
+            rows = [
+                json.loads(line, parse_float=str) for line in file.read_text("utf-8-sig").split("\n") if line.strip()
+            ]
         else:
             raise ErasureError(f"--keys {file}: name a file that ends in .csv, .jsonl, .ndjson or .json")
     except (OSError, ValueError, csv.Error) as e:

@@ -63,7 +63,7 @@ class Mentions:
         """The first column of a key, and soon after it its value: in a text that is no JSON."""
         columns = "|".join(re.escape(n) for n in self.names[0])
         values = "|".join(re.escape(key[0]) for key in self.keys)
-        return re.compile(rf"(?:{columns})\W{{1,6}}(?:{values})(?![0-9A-Za-z])", re.IGNORECASE)
+        return re.compile(rf"(?<![0-9A-Za-z_])(?:{columns})\W{{1,6}}(?:{values})(?![0-9A-Za-z])", re.IGNORECASE)
 
 
 def _escaped(text: str) -> str:

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ class Wanted:
         about: the source table of records that may; others are left out, unless their position is known.
         positions: positions of records that were erased.
         last: the last position when the erasure began: later events and records are new ones.
+        others: positions of records of other rows that mention a key.
     """
 
     columns: Sequence[str]
@@ -83,8 +85,9 @@ class Wanted:
     about: str = ""
     positions: frozenset[int] = frozenset()
     last: int | None = None
+    others: frozenset[int] = frozenset()
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """Values that are long enough to be looked for in any text."""
         return sorted({v for key in self.keys for v in key if is_distinctive(v)})
@@ -101,6 +104,9 @@ class TableScan:
         self._table, self._wanted = table, wanted
         self._io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
         self.files = 0
+        # Of many keys, what is looked for is computed once.
+        self._read: dict[tuple[int, pa.DataType], list[Any]] = {}
+        self._found_bytes: dict[tuple[int, bool], set[bytes]] = {}
         self._fields = [_field(s, c) for c in wanted.columns for s in [table.schema()]]
 
     def findings(self) -> list[Finding]:
@@ -173,7 +179,7 @@ class TableScan:
             check = lambda batch: self._has_keys(batch, [*filter(None, columns)])  # noqa: E731
         elif wanted.texts:
             read = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
-            check = lambda batch: any(_among(batch.column(c), wanted.texts).true_count for c in read)  # noqa: E731
+            check = lambda batch: any(_is_in(batch.column(c), wanted.texts).true_count for c in read)  # noqa: E731
         else:
             return ""
         if read and any(check(batch) for batch in file.iter_batches(_BATCH, columns=read)):
@@ -186,7 +192,9 @@ class TableScan:
     def _has_keys(self, batch: pa.RecordBatch, columns: Sequence[str]) -> bool:
         mask = None
         for i, column in enumerate(columns):
-            among = _among(batch.column(column), sorted({key[i] for key in self._wanted.keys}))
+            among = _is_in(
+                batch.column(column), [v for v in self._read_as(i, batch.column(column).type) if v is not None]
+            )
             mask = among if mask is None else pc.and_(mask, among)
         if "_position" in batch.schema.names and self._wanted.last is not None:
             mask = pc.and_(mask, pc.less_equal(batch.column("_position"), pa.scalar(self._wanted.last)))
@@ -195,11 +203,15 @@ class TableScan:
         if len(columns) == 1:
             return True
         rows = batch.filter(mask)
-        return any(
-            all(_among(rows.column(c).slice(n, 1), [key[i]]).true_count for i, c in enumerate(columns))
-            for n in range(rows.num_rows)
-            for key in self._wanted.keys
-        )
+        keys = set(zip(*(self._read_as(i, rows.column(c).type) for i, c in enumerate(columns)), strict=True))
+        return not keys.isdisjoint(zip(*(rows.column(c).to_pylist() for c in columns), strict=True))
+
+    def _read_as(self, index: int, kind: pa.DataType) -> list[Any]:
+        """Return the value of each key in a column of a type; None: it is none."""
+        found = self._read.get((index, kind))
+        if found is None:
+            found = self._read[index, kind] = [_read(key[index], kind) for key in self._wanted.keys]
+        return found
 
     def _has_records(self, batch: pa.RecordBatch) -> bool:
         wanted = self._wanted
@@ -210,7 +222,8 @@ class TableScan:
             if position in wanted.positions:
                 return True
             is_new = wanted.last is not None and position > wanted.last
-            if not is_new and table in (wanted.about, None) and wanted.records.are_in(record):
+            is_other = is_new or position in wanted.others
+            if not is_other and table in (wanted.about, None) and wanted.records.are_in(record):
                 return True
         return False
 
@@ -252,14 +265,16 @@ class TableScan:
     def _values(self, index: int) -> list[Any]:
         """Return the values of a key column as Python values of its type."""
         kind = schema_to_pyarrow(self._fields[index].field_type)
-        texts = sorted({key[index] for key in self._wanted.keys})
-        return [v for t in texts if (v := _read(t, kind)) is not None]
+        return [v for v in self._read_as(index, kind) if v is not None]
 
     def _bytes(self, index: int, *, truncates: bool) -> set[bytes]:
+        if (known := self._found_bytes.get((index, truncates))) is not None:
+            return known
         field = self._fields[index]
         found = {to_bytes(field.field_type, v) for v in self._values(index)}  # pyright: ignore[reportArgumentType]
         if truncates and isinstance(field.field_type, StringType):
             found |= {v[:_TRUNCATED].encode() for key in self._wanted.keys if len(v := key[index]) > _TRUNCATED}
+        self._found_bytes[index, truncates] = found
         return found
 
     def _has_partition_bytes(self, found: Iterator[bytes]) -> bool:
@@ -274,11 +289,15 @@ class TableScan:
 
     def _path_mentions(self, path: str) -> str:
         """Return `path` if a file's path names a key as the value of a partition; empty: it does not."""
+        return "" if self._parts_of_paths.isdisjoint(path.split("/")) else "path"
+
+    @cached_property
+    def _parts_of_paths(self) -> set[str]:
+        """The folders of partitions by a key."""
         if len(self._fields) != 1:
-            return ""
-        parts = path.split("/")
-        values = {v for key in self._wanted.keys for v in (key[0], quote_plus(key[0]))}
-        return "path" if any(f"{self._fields[0].name}={v}" in parts for v in values) else ""
+            return set()
+        values = (v for key in self._wanted.keys for v in (key[0], quote_plus(key[0])))
+        return {f"{self._fields[0].name}={v}" for v in values}
 
     def _in_text(self, text: str) -> str:
         texts: list[str] = []
@@ -306,9 +325,8 @@ def _column(schema: pa.Schema, field: NestedField, former: Collection[str]) -> s
     return next((c for c in schema.names if c.lower() in names), None)
 
 
-def _among(column: pa.Array, texts: Sequence[str]) -> pa.BooleanArray:
-    """Return which values of a column are among some texts, read as the column's type."""
-    values = [v for t in texts if (v := _read(t, column.type)) is not None]
+def _is_in(column: pa.Array, values: Sequence[Any]) -> pa.BooleanArray:
+    """Return which values of a column are among some values of its type."""
     if not values:
         return pa.array([False] * len(column), pa.bool_())
     return pc.is_in(column, value_set=pa.array(values, column.type))

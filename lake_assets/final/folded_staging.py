@@ -71,7 +71,8 @@ def fold(lake: LakeBase, spec: FinalSpec, before: datetime) -> int | Refused:
     target = Target(lake, spec, is_new=False)
     if target.mode != "scd1" or set(target.source_key) != {spec.rename.get(k, k) for k in key_in(staging)}:
         return Refused(f"the rows of {spec.table} are not identified by the key of {spec.staging}")
-    if in_place(staging):
+    columns = columns_of(lake, spec.staging)
+    if in_place(staging) or any(old != new and {old, new} <= columns.keys() for old, new in spec.rename.items()):
         return Refused("a renamed column has its values in two columns")
     rows = staging_at(target, absorbed)
     projected = target.projection.events(rows).drop(UNAVAILABLE)
@@ -88,7 +89,7 @@ def fold(lake: LakeBase, spec: FinalSpec, before: datetime) -> int | Refused:
     commit = Commit(lake, spec.staging, staging, known_marks(staging), settings=settings)
     if count:
         low, high = gone.selectExpr(f"min({POSITION})", f"max({POSITION})").collect()[0]
-        writer = TableWriter(commit, columns_of(lake, spec.staging))
+        writer = TableWriter(commit, columns)
         pruning = Pruning(f"t.{POSITION} BETWEEN {int(low)} AND {int(high)}", {}, "")
         place = [POSITION, INDEX]
         writer.merge(

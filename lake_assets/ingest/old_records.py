@@ -56,12 +56,14 @@ def delete_old_records(lake: LakeBase, raw: TableId, readers: Sequence[StagingSp
         where += f" AND position NOT IN (SELECT position FROM {lake.sql_name(name)})"
     rows = f"FROM {lake.sql_name(raw)} WHERE {where}"
     spark = lake.spark()
-    found = spark.sql(f"SELECT source_table, count(*) AS n {rows} GROUP BY source_table").collect()
+    counted = f"SELECT source_table, count(*) AS n, max(position) + 1 AS until {rows} GROUP BY source_table"
+    found = spark.sql(counted).collect()
     if not found:
         return 0
-    about = deleted_about(lake.table(raw)) | {r["source_table"] for r in found if r["source_table"]}
+    about = deleted_about(lake.table(raw))
+    about |= {t: max(about.get(t, 0), r["until"]) for r in found if (t := r["source_table"])}
     # Before they are deleted: nobody may take the rest for all of them.
-    set_properties(lake, raw, {SINCE_PROPERTY: before.isoformat(), DELETED_PROPERTY: json.dumps(sorted(about))})
+    set_properties(lake, raw, {SINCE_PROPERTY: before.isoformat(), DELETED_PROPERTY: json.dumps(about, sort_keys=True)})
     with committing(spark, raw, {UPKEEP_PROPERTY: "records", ARRIVED_PROPERTY: "{}"}):
         spark.sql(f"DELETE {rows}")
     return sum(r["n"] for r in found)

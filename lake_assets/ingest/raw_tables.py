@@ -32,8 +32,8 @@ ARRIVED_PROPERTY = "lake-assets.arrived"
 SKIPPED_PROPERTY = "lake-assets.skipped"
 # Table property: the landing folder, for commands that read a lake without its pipelines.
 LANDING_PROPERTY = "lake-assets.landing"
-# Table property: from when on no record was deleted for its age, as an ISO time; and the source tables of those that
-# may have been.
+# Table properties: from when on no record was deleted for its age, as an ISO time; and the source tables of those that
+# may have been, each with the position after the last of them.
 SINCE_PROPERTY, DELETED_PROPERTY = "lake-assets.records-since", "lake-assets.records-deleted"
 
 RAW_SCHEMA = Schema(
@@ -111,9 +111,10 @@ def kept_since(raw: Table) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def deleted_about(raw: Table) -> set[str]:
-    """Return the source tables of which records may have been deleted for their age; `MANY` for any."""
-    return set(json.loads(raw.properties.get(DELETED_PROPERTY, "[]")))
+def deleted_about(raw: Table) -> dict[str, int]:
+    """Return the source tables of which records may have been deleted for their age, `MANY` for any, each with the
+    position after the last one."""
+    return json.loads(raw.properties.get(DELETED_PROPERTY, "{}"))
 
 
 def skipped(raw: Table) -> dict[str, int]:

@@ -74,6 +74,21 @@ def test_left_keys_are_found_and_removed_where_that_is_safe(lake: Lake, tmp_path
     assert planted.exists()
 
 
+def test_compound_keys_are_found_as_a_whole_however_many_there_are(lake: Lake, tmp_path: Path) -> None:
+    lake.ensure_namespace(("t",))
+    rows = pa.table({"a": pa.array(range(3000), pa.int64()), "b": [f"b{n}" for n in range(3000)]})
+    table = lake.catalog.create_table("t.t", rows.schema)
+    table.append(rows)
+
+    def found(keys: list[tuple[str, str]]) -> list[str]:
+        return [f.where for f in TableScan(lake.table("t.t"), Wanted(("a", "b"), keys)).findings()]
+
+    others = [(f"{n}", f"b{n + 1}") for n in range(2999)]
+    assert found(others) == []
+    assert found([*others, ("2999", "b2999")]) == ["rows (a, b)"]
+    assert found([("b", "b1")]) == []
+
+
 @pytest.mark.parametrize(
     ("record", "is_found"),
     [
@@ -87,6 +102,7 @@ def test_left_keys_are_found_and_removed_where_that_is_safe(lake: Lake, tmp_path
         ('{"columns": [{"name": "id", "type": "bigint", "value": 17}]}', True),
         ('{"after": {"id": 17', True),
         ('{"after": {"id": 170', False),
+        ('{"after": {"paid": 17', False),
     ],
 )
 def test_records_mention_a_key_in_any_form(record: str, is_found: bool) -> None:

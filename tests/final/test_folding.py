@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 from lake_assets import Lake
 from lake_assets.errors import Refused
 from lake_assets.final.events.folding import superseded
-from lake_assets.final.events.key_changes import PRESENT, states
+from lake_assets.final.events.key_changes import PRESENT, certain_changes, states
 from lake_assets.final.events.reduction import order
 from lake_assets.final.ordering import Ordering
 from lake_assets.formats import event_format
@@ -148,14 +149,70 @@ def test_one_event_of_a_key_remains_and_what_it_omits(spark_lake: Lake) -> None:
         event("c", 31, 4), event("u", 32, 4), event("d", 33, 4),
         # Arrived before what is before it at the source: a tombstone would come after the other one.
         event("u", 42, 5), event("c", 41, 5),
+        # All that tells that 6 and 7 were keys of one row.
+        event("c", 51, 6), event("d", 52, 6), event("c", 52, 7), event("u", 53, 7), event("c", 54, 6),
     ]  # fmt: skip
     events = frame_of(spark_lake, arrived)
 
     def left(*, is_reset: bool) -> list[int]:
         return sorted(int(r[0].split("/")[1]) for r in folded(events, is_reset=is_reset).select(SEQUENCE).collect())
 
-    assert left(is_reset=True) == [5, 11, 14, 22, 24, 33, 41, 42]
-    assert left(is_reset=False) == [5, 11, 14, 21, 22, 24, 32, 33, 41, 42]
+    assert left(is_reset=True) == [5, 11, 14, 22, 24, 33, 41, 42, 52, 52, 53, 54]
+    assert left(is_reset=False) == [5, 11, 14, 21, 22, 24, 32, 33, 41, 42, 52, 52, 53, 54]
+
+
+def test_rows_of_one_statement_that_share_a_place_are_told_apart(spark_lake: Lake) -> None:
+    place = "b0000000003/00000000000000000300/bin"
+    rows = [
+        (op, k + moved, 3 * k + 2 * moved // 10) for k in (1, 2, 3) for op, moved in (("delete", 0), ("insert", 10))
+    ]
+    schema = f"{OP} STRING, k BIGINT, {POSITION} BIGINT, {SEQUENCE} STRING, {INDEX} INT"
+    events = rows_in_memory(spark_lake.spark(), [(*row, place, 0) for row in rows], schema)
+    found = certain_changes(events, ("k",), ORDERING).select("old.k0", "new.k0").collect()
+    assert sorted(map(tuple, found)) == [(1, 11), (2, 12), (3, 13)]
+
+
+def test_what_is_needed_of_few_events(spark_lake: Lake) -> None:
+    def events(*log: tuple[Any, int, int], absent: frozenset[str] = frozenset()) -> DataFrame:
+        rows = [Event(T, op, (n, n), {"h": 0, "k": k, "n": n, "name": "", "note": ""}) for op, n, k in log]
+        moved = [e if e.key == (0, 1) else replace(e, absent=absent) for e in rows]
+        return frame_of(spark_lake, [(e, False) for e in moved])
+
+    def gone(rows: DataFrame, ordering: Ordering = ORDERING, *, is_old: str = "true", is_reset: bool = True) -> int:
+        found = superseded(rows, T.key, ordering, is_old, is_reset=is_reset)
+        assert not isinstance(found, Refused)
+        return found.count()
+
+    changed = events(("c", 1, 1), ("u", 2, 1))
+    assert gone(changed) == 1
+    assert gone(changed, is_old=f"{POSITION} < 1") == 0
+    # Which of several changes in one place comes last is known only while all are there.
+    assert gone(changed.withColumn(SEQUENCE, F.lit("b0000000003/00000000000000000300/bin"))) == 0
+    # A deleted row keeps its values, if it stays.
+    deleted = events(("c", 1, 1), ("d", 2, 1))
+    assert (gone(deleted), gone(deleted, is_reset=False)) == (1, 0)
+    # The halves of a key change are found by their places where no number tells.
+    log = events(("c", 1, 1), ("d", 2, 1), ("c", 2, 2), ("u", 3, 2), absent=frozenset({"name"}))
+    assert gone(log, Ordering.declared()) == 0
+
+
+def test_what_decides_the_rows_of_a_transaction_remains(spark_lake: Lake) -> None:
+    def event(op: Any, tx: int, at: int, k: int, *absent: str, late: bool = False) -> tuple[Event, bool]:
+        return Event(
+            T, op, (tx, at), {"h": 0, "k": k, "n": at, "name": f"of {at}", "note": ""}, frozenset(absent)
+        ), late
+
+    events = frame_of(spark_lake, [
+        # Another row gets the key before the first one loses it.
+        event("c", 1, 2, 1), event("c", 10, 11, 1), event("d", 10, 12, 1), event("u", 20, 21, 1, "name"),
+        # The key goes to another row, which is deleted; half of the transaction is late, and so was the event before.
+        event("d", 10, 13, 2), event("c", 10, 14, 2), event("u", 1, 3, 2), event("d", 10, 15, 2, late=True),
+        # A row has a value from under its former key.
+        event("c", 30, 31, 3), event("d", 32, 33, 3), event("c", 32, 33, 4, "name"), event("u", 34, 35, 4, "name"),
+    ])  # fmt: skip
+    expected = Counter([(True, 0, 1, 21, "of 11", ""), (True, 0, 4, 35, "of 31", "")])
+    assert rows_after(events, with_deleted=False) == expected
+    assert rows_after(folded(events, is_reset=True), with_deleted=False) == expected
 
 
 def test_while_half_of_a_key_change_is_missing_nothing_is_superseded(spark_lake: Lake) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.errors import HistoryError, Refused
+from lake_assets.errors import HistoryError, RecordsGoneError, Refused
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.folded_staging import fold, folded_until
 from lake_assets.ingest.ingest_specs import StagingSpec
@@ -143,6 +143,29 @@ def test_records_that_staging_has_not_read_or_could_not_read_stay(lake: Lake) ->
     # By its policy, and with all others.
     assert delete_old_records(lake, RAW, readers, later) == 0
     assert folded_until(lake.table("staging.t")) == later
+
+
+@pytest.mark.parametrize("is_lost", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_staging_that_is_rolled_back_does_not_go_on_without_deleted_records(lake: Lake, is_lost: bool) -> None:
+    feed = Feed(lake, "public.t")
+    heads = list[Any]()
+    for n in range(3):
+        feed.deliver([Event(SINGLE, "c", (n + 1, n + 1), {"k": f"{n}", "n": n, "name": "x"})])
+        heads.append(lake.table("staging.t").metadata.current_snapshot_id)
+    later = datetime.fromtimestamp(time.time() + 60, UTC)
+    assert delete_old_records(lake, RAW, [spec_of(feed, StagingSpec)], later) == 2
+    if is_lost:
+        forget_history(lake, "raw.events")
+    lake.spark().sql(f"CALL lake.system.rollback_to_snapshot('staging.t', {heads[0]})")
+    feed.land([Event(SINGLE, "u", (9, 9), {"k": "0", "n": 9, "name": "x"})])
+    failed = feed.outcomes()["staging.t"]
+    assert isinstance(failed.exception, RecordsGoneError)
+    assert "staging.t was rolled back to before record 1 of raw.events" in str(failed.error)
+    assert lake.table("staging.t").metadata.current_snapshot_id == heads[0]
+    # What the message says.
+    lake.spark().sql(f"CALL lake.system.set_current_snapshot('staging.t', {heads[2]})")
+    feed.run()
+    assert sorted(r["n"] for r in feed.rows("final.t").collect()) == [1, 2, 9]
 
 
 def test_upkeep_removes_what_is_older_than_declared_and_nobody_follows(lake: Lake) -> None:

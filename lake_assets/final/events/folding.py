@@ -9,7 +9,8 @@ of arrival: a tombstone takes its place from the event that arrived before it. T
 
 - truncates;
 - the keys of rows that were inserted and deleted within one transaction, whose number decides;
-- the keys of a key change whose insert omits values, since the deleted row has them.
+- the keys of a key change whose insert omits values, since the deleted row has them;
+- delete and insert of other key changes: nothing else tells that the two keys were those of one row (for erasing).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import Refused
-from lake_assets.final.events.key_changes import entangled, halves, is_moved, key_side
+from lake_assets.final.events.key_changes import certain_changes, entangled, halves, is_moved, key_side
 from lake_assets.final.ordering import Ordering
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, SEQUENCE, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
@@ -62,6 +63,9 @@ def superseded(
         if count := alone.count():
             return Refused(f"{count:,} inserts omit values of rows whose deletes under another key have not arrived")
         special = special.union(key_side(pairs, "old", key)).union(key_side(pairs, "new", key))
+    pairs = certain_changes(rows, key, ordering)
+    sides = [pairs.select(f"{side}.{POSITION}", f"{side}.{INDEX}") for side in ("old", "new")]
+    changes = checkpoint(sides[0].union(sides[1]).distinct())
     rows = rows.join(checkpoint(special.distinct()), list(key), "left_anti")
     of_key = ", ".join(map(quote, key))
     # Deliveries of a change differ in how much of its position they have.
@@ -84,7 +88,8 @@ def superseded(
     ]
     rows = rows.selectExpr("*", *last)
     replaced = [f"(NOT {needs} OR {_is_before(f'_last{i}')})" for i, (needs, _) in enumerate(parts)]
-    return rows.where(" AND ".join(replaced)).select(*cols((POSITION, INDEX)))
+    gone = rows.where(" AND ".join(replaced)).select(*cols((POSITION, INDEX)))
+    return gone.join(changes, [POSITION, INDEX], "left_anti")
 
 
 def _is_before(last: str) -> str:

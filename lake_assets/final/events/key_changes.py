@@ -80,16 +80,51 @@ def halves(events: DataFrame, key: Sequence[str], ordering: Ordering) -> DataFra
     numbered = F.expr(ordering.numbered).alias(_NUMBERED)
     new = events.where(is_moved()).select(SEQUENCE, numbered, F.struct(*side).alias("new"))
     old = events.where(F.col(OP) == DELETE).select(SEQUENCE, F.struct(*side).alias("old"))
-    distance = F.col(f"new.{POSITION}") - F.col(f"old.{POSITION}")
-    one_record = (distance == 0) & (F.col(f"old.{INDEX}") == F.col(f"new.{INDEX}") - 1)
-    other_key = F.lit(False)
-    for i in range(len(key)):
-        other_key = other_key | ~F.col(f"new.k{i}").eqNullSafe(F.col(f"old.k{i}"))
+    distance, one_record, other_key = _between_halves(len(key))
     candidates = new.join(old, SEQUENCE).where(other_key & (F.col(_NUMBERED) | one_record | distance.between(1, 2)))
     nearest = Window.partitionBy("new").orderBy(
         F.when(distance < 0, 1).otherwise(0), F.abs(distance), F.abs("old._index")
     )
     return candidates.withColumn("_n", F.row_number().over(nearest)).where("_n = 1").select(SEQUENCE, "new", "old")
+
+
+def certain_changes(events: DataFrame, key: Sequence[str], ordering: Ordering) -> DataFrame:
+    """Return the key changes of rows that the source surely logged as one change; columns as in `halves`.
+
+    Their delete and insert have a number that no other change has. All rows of a statement may have the same one, as in
+    a binary log: then they are adjacent, or parts of one record.
+    """
+    side = F.struct(*(F.col(quote(k)).alias(f"k{i}") for i, k in enumerate(key)), POSITION, INDEX)
+    change = F.expr(f"if({ordering.numbered}, {ordering.identity}, {SEQUENCE}) AS {_AT}")
+    numbered, is_old = F.expr(ordering.numbered).alias(_NUMBERED), F.col(_WENT)
+    rows = events.where(F.col(OP).isin(INSERT, READ, DELETE))
+    rows = rows.select(change, numbered, (F.col(OP) == DELETE).alias(_WENT), side.alias("side"), POSITION, INDEX)
+    # The rows of a snapshot share their place, in which nothing is deleted.
+    rows = rows.join(rows.where(is_old).select(_AT).distinct(), _AT, "left_semi")
+    whole = Window.partitionBy(_AT)
+    earlier = whole.orderBy(POSITION, INDEX).rowsBetween(Window.unboundedPreceding, -1)
+    is_only = F.col(_NUMBERED)
+    for of_side in (is_old, ~is_old):
+        its_key = F.when(of_side, F.struct(*(f"side.k{i}" for i in range(len(key)))))
+        is_only = is_only & F.min(its_key).over(whole).eqNullSafe(F.max(its_key).over(whole))
+    old = F.when(is_old, F.col("side"))
+    found = F.when(is_only, F.max(old).over(whole)).otherwise(F.last(old, ignorenulls=True).over(earlier))
+    pairs = rows.select(
+        _NUMBERED, F.when(~is_old, F.col("side")).alias("new"), is_only.alias("_only"), found.alias("old")
+    )
+    distance, one_record, other_key = _between_halves(len(key))
+    is_one = F.col("_only") | one_record | (F.col(_NUMBERED) & distance.between(1, 2))
+    return pairs.where(F.col("new").isNotNull() & F.col("old").isNotNull() & other_key & is_one).select("new", "old")
+
+
+def _between_halves(width: int) -> tuple[Column, Column, Column]:
+    """Return the distance of `old` and `new`, whether one record has both, and whether their keys differ."""
+    distance = F.col(f"new.{POSITION}") - F.col(f"old.{POSITION}")
+    one_record = (distance == 0) & (F.col(f"old.{INDEX}") == F.col(f"new.{INDEX}") - 1)
+    other_key = F.lit(False)
+    for i in range(width):
+        other_key = other_key | ~F.col(f"new.k{i}").eqNullSafe(F.col(f"old.k{i}"))
+    return distance, one_record, other_key
 
 
 def key_side(pairs: DataFrame, side: str, key: Sequence[str]) -> DataFrame:

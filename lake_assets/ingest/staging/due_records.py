@@ -21,13 +21,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
+from lake_assets.errors import RecordsGoneError
 from lake_assets.formats.event_model import ARRIVED_AT, MANY, MISFITS, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw_tables import next_position, nothing_until, position_after
+from lake_assets.ingest.raw_tables import deleted_about, kept_since, next_position, nothing_until, position_after
 from lake_assets.ingest.records import rejects
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.column_spelling import caseless
@@ -144,6 +146,31 @@ class DueRecords:
         elif self.window.is_empty:
             missing = missing_after_rollback(self.raw, window_of(spec.table, self.table, spec.raw, self.raw))
         return what_is_missing(spec.table, spec.raw, missing) if missing else ""
+
+    def check_kept(self) -> None:
+        """Raise RecordsGoneError if raw no longer holds some of the records: the table was rolled back."""
+        spec, raw, window = self.spec, self.raw, self.window
+        deleted = deleted_about(raw)
+        until = max(deleted.get(str(spec.source_table), 0), deleted.get(MANY, 0))
+        if self.table is None or self.reread or until <= spec.start:
+            return
+        start = None
+        if not window.lost:
+            steps = between(raw.metadata, window.start, window.head.snapshot).steps
+            if all(s.summary is not None and s.summary.operation == Operation.APPEND for s in steps):
+                return
+            start = position_after(raw, window.start)
+        if start is None:
+            last = self._stored().agg(F.max(POSITION)).collect()[0][0]
+            start = 0 if last is None else last + 1
+        if start < until and (since := kept_since(raw)):
+            raise RecordsGoneError(
+                f"{spec.table} was rolled back to before record {start:,} of {spec.raw}, where records of "
+                f"{spec.source_table} before record {until:,} were deleted (`keep_records`: those from before "
+                f"{since:%Y-%m-%d}). Going on from there would lose their events, so nothing was written. Set "
+                f"{spec.table} to a later snapshot again. To start from what {spec.raw} holds now, let the connector "
+                f"read the source table again, then drop {spec.table} and run the pipeline"
+            )
 
     def after_rollback(self) -> DueRecords:
         """Return every record, if raw has other records at absorbed positions; otherwise these."""

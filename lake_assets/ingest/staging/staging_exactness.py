@@ -61,7 +61,7 @@ def store_reasons(
         seen += [exactness.taken_as_null(c) for c in _misfitting_columns(lake, spec)]
     mark, raw = known_marks(table).get(str(spec.raw)), lake.find(spec.raw)
     since = kept_since(raw) if raw is not None and (is_new or is_whole) else None
-    if raw is not None and since is not None and deleted_about(raw) & {str(spec.source_table), MANY}:
+    if raw is not None and since is not None and deleted_about(raw).keys() & {str(spec.source_table), MANY}:
         seen.append(exactness.records_deleted(str(spec.raw), since))
     if mark is not None and mark.snapshot is not None and raw is not None:
         last = read_snapshots(raw, mark.snapshot).get(str(spec.source_table))

@@ -101,6 +101,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         if why := due.reason_to_wait():
             return Outcome(name, "waiting", why=why)
         if not window.is_absorbed and window.head.snapshot is not None:
+            due.check_kept()
             return due.after_rollback()
         if table is None:
             return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
@@ -185,7 +186,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             records = _with_later_tombstones(spec, raw, raw.join(F.broadcast(before), "position", "left_semi"), before)
             # They were within the limit of their batch: records that still cannot be read must not block the others.
             unlimited = replace(spec, max_rejected=None)
-            parsed = parse(records, unlimited, *_known(lake, unlimited, table))
+            parsed = parse(records, unlimited, *known_of(lake, unlimited, table))
             parsed = with_deletes(lake, unlimited, parsed, is_whole=False)
             written = StagingWriter(Commit(lake, spec.table, table), unlimited, records).merge(parsed)
             # A record is no longer rejected once all of its events are in staging.
@@ -271,7 +272,7 @@ def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
         # A large batch is read completely at once: planning hardly counts there, and reading it twice would.
         is_little = is_small(captured, own_rows)
         is_reread = bool(due.reread)
-        known = _known(lake, spec, None if due.is_whole else table, is_reread=is_reread)
+        known = known_of(lake, spec, None if due.is_whole else table, is_reread=is_reread)
         parsed = parse(records, spec, *known, schemas_by_source=schemas, is_usual=is_little)
         parsed = with_deletes(lake, spec, parsed, is_whole=is_reread)
         writer = StagingWriter(due.commit, spec, records)
@@ -298,7 +299,7 @@ def _schemas(due: DueRecords, records: DataFrame, held: pa.Table | None) -> BySo
     return shared_schemas(key, lambda: find_schemas(records.where("source_table IS NOT NULL"), spec.reader, held))
 
 
-def _known(
+def known_of(
     lake: LakeBase, spec: StagingSpec, table: Table | None, *, is_reread: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
     """Return the columns, the key, and the one of several declared keys, of a table that more records are read for."""
