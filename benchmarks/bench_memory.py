@@ -1,8 +1,8 @@
 """Memory of the JVM under a MERGE that is repeated for a long time: deletion vectors, delete files, and with upkeep.
 
-    make bench-memory ARGS="--batches 150"
+    make bench-memory ARGS="--batches 100"
 
-Three tables of the same rows with many columns, in 8 buckets, get the same changes in turns: one of format version 3
+Three tables of the same rows with many columns, in 4 buckets, get the same changes in turns: one of format version 3
 that is never looked after (apache/iceberg issue 17241), one of version 2, and one of version 3 with upkeep. Each batch
 merges keys from anywhere in the table. In every tenth of the batches the heap is collected all the time, and what is
 left is counted: what a MERGE needs; and once more after it: what stays.
@@ -32,7 +32,7 @@ from lake_assets.lake import SparkConfig, TableId
 from lake_assets.tables.upkeep_policy import DEFAULT_POLICY
 from lake_assets.upkeep.attend import attend
 
-COLUMNS = 40
+COLUMNS = 30
 POLICY = replace(DEFAULT_POLICY, commits=20, snapshots=40)
 LAYOUT = {
     "write.delete.mode": "merge-on-read",
@@ -108,7 +108,7 @@ def create(lake: Lake, arm: Arm, rows: int) -> None:
     """Create the table of an arm."""
     properties = ", ".join(f"'{k}' = '{v}'" for k, v in {**LAYOUT, "format-version": arm.version}.items())
     lake.spark().sql(
-        f"CREATE TABLE {lake.sql_name(arm.table)} USING iceberg PARTITIONED BY (bucket(8, id)) "
+        f"CREATE TABLE {lake.sql_name(arm.table)} USING iceberg PARTITIONED BY (bucket(4, id)) "
         f"TBLPROPERTIES ({properties}) AS {values(f'SELECT id FROM range({rows})', 0)}"
     )
 
@@ -177,9 +177,9 @@ def measured(lake: Lake, batches: int, rows: int, keys: int) -> dict[str, float 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=100)
-    parser.add_argument("--rows", type=int, default=200_000, help="of each table at the start")
-    parser.add_argument("--keys", type=int, default=5_000, help="that each batch changes")
+    parser.add_argument("--batches", type=int, default=60)
+    parser.add_argument("--rows", type=int, default=50_000, help="of each table at the start")
+    parser.add_argument("--keys", type=int, default=2_000, help="that each batch changes")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         lake = Lake(LakeConfig(home=Path(home), spark=SparkConfig(driver_memory="3g")))

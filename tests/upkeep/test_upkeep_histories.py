@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.lake import TableId
+from lake_assets.tables import table_lock
 from lake_assets.tables.upkeep_policy import Budget, UpkeepPolicy
 from lake_assets.upkeep import attend as attend_module
 from lake_assets.upkeep.attend import attend, look, needs_a_look
@@ -177,6 +180,26 @@ def test_a_step_waits_for_upkeep_of_its_table(lake: Lake, monkeypatch: pytest.Mo
     assert outcomes[0]["final.people"].status == "absorbed"
     assert not [a for a in done if a.action.table == "final.people" and a.action.kind == "combine" and not a.done]
     world.people.check()
+
+
+def test_two_deployments_look_after_a_lake_while_it_changes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On machines that share no folder: nothing but the checks of every commit keeps them apart."""
+    monkeypatch.setattr(table_lock, "_opened", lambda *_: contextlib.nullcontext(None))
+    world, kinds = World(lake, 0, CITIES, OLDEST), Counter[str]()
+    for _ in range(2):
+        world.people.land(5)
+        world.people.run()
+    for _ in range(2):
+        world.people.land(5)
+        with ThreadPoolExecutor(2) as pool:
+            both = [pool.submit(attend, lake, world.wanted, is_forced=True) for _ in range(2)]
+            outcomes = world.people.run()
+        assert [o for o in outcomes.values() if o.status == "failed"] == []
+        attended = [a for each in both for a in each.result()]
+        assert [a.text for a in attended if a.done and a.done.error] == []
+        kinds.update(a.action.kind for a in attended if a.done)
+        world.people.check()
+    assert kinds["combine"]
 
 
 def test_budget_and_quiet_hours_hold_back_what_nobody_asked_for(lake: Lake) -> None:
