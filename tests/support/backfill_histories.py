@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,9 @@ class History:
         assert not failed, failed
         self.damages.events_absorbed()
 
-    def step(self) -> None:
-        """One random step, and what must hold after it."""
-        name = self.choose.choice(ACTIONS)
+    def step(self, name: str = "") -> None:
+        """One step, a random one if it has no name, and what must hold after it."""
+        name = name or self.choose.choice(ACTIONS)
         self.log.append(name)
         getattr(self, name)()
         self.run()
@@ -371,14 +371,18 @@ class History:
         assert -sums == Counter()
 
 
-def go_through(lake: Lake, seed: int, points: Points | None = None, steps: int = STEPS) -> None:
-    """Go through a random history, and check every table after each step."""
+def go_through(lake: Lake, seed: int, points: Points | None = None, steps: Sequence[str] = ("",) * STEPS) -> list[str]:
+    """Go through a history of random steps, or of steps with names, and check every table after each of them.
+
+    Returns:
+        What happened.
+    """
     history = History(lake, seed, points, **_layout(seed))
     history.people.land(15)
     history.run()
     try:
-        for _ in range(steps):
-            history.step()
+        for name in steps:
+            history.step(name)
         if history.open:
             history.discard()
         history.run()
@@ -387,6 +391,7 @@ def go_through(lake: Lake, seed: int, points: Points | None = None, steps: int =
         print("\n".join(history.log))
         raise
     leave_nothing(lake)
+    return history.log
 
 
 def _layout(seed: int) -> dict[str, str]:
