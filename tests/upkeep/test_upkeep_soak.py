@@ -19,17 +19,18 @@ pytestmark = pytest.mark.system
 
 SECONDS = 180.0
 # A batch begins this often, in seconds.
-EVERY = 4.0
+EVERY = 5.0
 # So little that much is due within the time.
 COMMITS = 6
-POLICY = {"commits": COMMITS, "small_files": "1%", "snapshots": 20, "budget": "100%", "keep": "1h"}
-EXPIRED = 10
+POLICY = {"commits": COMMITS, "small_files": "1%", "budget": "100%", "keep": "0s"}
+KEPT, EXPIRED = 8, 6
 
 
 def test_micro_batches_with_upkeep_beside_them(
     lake: Lake, record_property: Callable[[str, Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thresholds, "UPKEEP_EXPIRED_SNAPSHOTS", EXPIRED)
+    monkeypatch.setattr(thresholds, "SNAPSHOTS_KEPT", KEPT)
     soak, seconds, sizes = Soak(lake, POLICY), list[float](), list[dict[TableId, TableHealth]]()
     soak.land(100)
     soak.run()
@@ -50,7 +51,7 @@ def test_micro_batches_with_upkeep_beside_them(
     assert {d.kind for d in done} >= {"combine", "expire"}
     for table, last in sizes[-1].items():
         # The newest, those of the consumers' tags, and what came since the last action.
-        assert last.snapshots <= 20 + EXPIRED + len(last.holds) + 10, table
+        assert last.snapshots <= KEPT + EXPIRED + len(last.holds) + 10, table
         assert last.files <= 2 * max(COMMITS, sizes[0][table].files) + 10, table
         assert last.delete_files <= last.files, table
     median, slow = statistics.median(seconds), sorted(seconds)[int(len(seconds) * 0.95)]

@@ -23,6 +23,8 @@ _LOST_RACE = (
     "Invalid snapshot timestamp",
     "[BUG] Expected sorted",
     "Found new conflicting delete files",
+    # A rewrite of files. What follows are names of exceptions without their packages, which could be of any kind.
+    "Cannot commit rewrite because of a",
     "missing data files",
     "is not an ancestor of",
     # The table was replaced meanwhile, with its snapshots.
