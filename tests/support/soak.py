@@ -28,8 +28,8 @@ SOURCES = ("a", "b", "c", "d", "e")
 CHANGES = 5
 # Columns compared with the generator's rows.
 COMPARED = ("id", "name", "quantity", "amount", "born", "active", "note")
-# Upkeep looks again after so many seconds.
-PAUSE = 0.5
+# Upkeep looks again after so many seconds; Dagster's sensor does once a minute.
+PAUSE = 5.0
 
 
 def config(upkeep: Mapping[str, Any] | bool) -> dict[str, Any]:
