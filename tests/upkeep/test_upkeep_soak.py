@@ -23,7 +23,8 @@ EVERY = 5.0
 # So little that much is due within the time.
 COMMITS = 6
 POLICY = {"commits": COMMITS, "small_files": "1%", "budget": "100%", "keep": "0s"}
-KEPT, EXPIRED = 8, 6
+KEPT, EXPIRED = 3, 2
+KINDS = {"combine", "expire"}
 
 
 def test_micro_batches_with_upkeep_beside_them(
@@ -42,13 +43,15 @@ def test_micro_batches_with_upkeep_beside_them(
             if n % 10 == 0:
                 soak.assert_idle()
                 sizes.append(soak.health())
-            if time.monotonic() - began > SECONDS:
+            took = time.monotonic() - began
+            # On a slow machine it takes longer until something of each kind is due.
+            if took > SECONDS and ({a.done.kind for a in soak.attended if a.done} >= KINDS or took > 3 * SECONDS):
                 break
             time.sleep(max(0.0, began + n * EVERY - time.monotonic()))
         soak.assert_idle()
     soak.check()
     done = [a.done for a in soak.attended if a.done]
-    assert {d.kind for d in done} >= {"combine", "expire"}
+    assert {d.kind for d in done} >= KINDS
     for table, last in sizes[-1].items():
         # The newest, those of the consumers' tags, and what came since the last action.
         assert last.snapshots <= KEPT + EXPIRED + len(last.holds) + 10, table
