@@ -104,7 +104,7 @@ class Soak:
     def assert_idle(self) -> None:
         """Check that nothing is pending for any table, whatever upkeep has committed."""
         assert self.pipeline.pending(self.lake) == []
-        assert {o.status for o in self.pipeline.run(self.lake)} == {"nothing"}
+        assert [o for o in self.pipeline.run(self.lake) if o.status != "nothing"] == []
 
     @contextlib.contextmanager
     def upkeep(self) -> Generator[None]:

@@ -15,7 +15,7 @@ from lake_assets.lake import TableId, thresholds
 from lake_assets.upkeep.table_health import TableHealth
 from tests.support.soak import Soak
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 SECONDS = 180.0
 # A batch begins this often, in seconds.
