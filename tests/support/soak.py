@@ -103,8 +103,10 @@ class Soak:
 
     def assert_idle(self) -> None:
         """Check that nothing is pending for any table, whatever upkeep has committed."""
-        assert self.pipeline.pending(self.lake) == []
-        assert [o for o in self.pipeline.run(self.lake) if o.status != "nothing"] == []
+        pending = self.pipeline.pending(self.lake)
+        assert pending == [], pending
+        unexpected = [o for o in self.pipeline.run(self.lake) if o.status != "nothing"]
+        assert unexpected == [], unexpected
 
     @contextlib.contextmanager
     def upkeep(self) -> Generator[None]:
