@@ -121,7 +121,7 @@ def values(keys: str, batch: int) -> str:
 
 
 def merge(lake: Lake, arm: Arm, batch: int, rows: int, keys: int) -> None:
-    """Merge changes of so many keys from anywhere in the table: most are updates, a tenth are deletes and inserts."""
+    """Merge changes of so many keys from anywhere in the table: one in twenty of the rows is deleted."""
     some = f"SELECT DISTINCT pmod(hash(id, {batch}), {rows}) AS id FROM range({keys})"
     lake.spark().sql(
         f"MERGE INTO {lake.sql_name(arm.table)} t USING ({values(some, batch)}) s ON t.id = s.id "
@@ -142,7 +142,7 @@ def measured(lake: Lake, batches: int, rows: int, keys: int) -> dict[str, float 
     for arm in arms.values():
         create(lake, arm, rows)
     histograms: list[Counter[str]] = []
-    every = max(1, batches // 10)
+    every = max(2, batches // 10)
     for batch in range(1, batches + 1):
         for name, arm in arms.items():
             began = time.perf_counter()
@@ -156,10 +156,8 @@ def measured(lake: Lake, batches: int, rows: int, keys: int) -> dict[str, float 
                 done = attend(lake, {TableId.parse(arm.table): POLICY}, is_forced=True)
                 assert not [a.text for a in done if a.done and a.done.error]
             if batch % every == 0:
-                line = (
-                    f"{batch} {name}: {arm.seconds[-1]:.2f} s, {arm.live[-1]:.0f} MB, {arm.most[-1]:.0f} MB in a MERGE"
-                )
-                print(line, file=sys.stderr, flush=True)
+                said = f"{arm.seconds[-1]:.2f} s, {arm.most[-1]:.0f} MB in a MERGE, {arm.live[-1]:.0f} MB stay"
+                print(f"{batch} {name}: {said}", file=sys.stderr, flush=True)
         if batch % every == 0 and batch // every in (1, 10):
             histograms.append(jvm.histogram())
     figures: dict[str, float | str] = {}
@@ -177,7 +175,7 @@ def measured(lake: Lake, batches: int, rows: int, keys: int) -> dict[str, float 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=60)
+    parser.add_argument("--batches", type=int, default=60, help="of each table; 20 or more")
     parser.add_argument("--rows", type=int, default=50_000, help="of each table at the start")
     parser.add_argument("--keys", type=int, default=2_000, help="that each batch changes")
     args = parser.parse_args()

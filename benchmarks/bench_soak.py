@@ -2,11 +2,12 @@
 
     make bench-soak ARGS="--minutes 60"
 
-Twelve tables: a raw table of Debezium events, five staging tables, five final tables (SCD1) and a model that groups one
-of them. Every few seconds a file with a few changes of every source table lands, some of them late or repeated, and the
-pipeline runs, in one process with one warm Spark. Meanwhile upkeep does whatever is due. A second lake gets batches
-without upkeep: for a minute after every four of the first one, since the machine may be slower at one time than at
-another. At the end every final table is compared with the generator's rows, and the model with its query.
+Thirteen tables: a raw table of Debezium events and its ledger, five staging tables, five final tables (SCD1), and a
+model that groups one of them. Every few seconds a file with a few changes of every source table lands, some of them
+late or repeated, and the pipeline runs, in one process with one warm Spark. Meanwhile upkeep does whatever is due. A
+second lake gets batches without upkeep: for a minute after every four of the first one, since the machine may be slower
+at one time than at another. At the end every final table is compared with the generator's rows, and the model with its
+query.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def of_files(lake: Lake, files: int) -> dict[str, float | str]:
             pq.write_table(pa.table({"id": ids, "name": [f"the name of {i}" for i in ids]}, schema=schema), path)
         table.add_files(paths, check_duplicate_files=False)
     before = look(lake, name, DEFAULT_POLICY).health
-    began, cpu, pieces = time.perf_counter(), cpu_seconds(), 0
+    began, cpu = time.perf_counter(), cpu_seconds()
     # Each call does what is due as long as its actions gain something.
     attended = attend(lake, {name: DEFAULT_POLICY}, is_forced=True)
     assert not [a.text for a in attended if a.done and a.done.error]

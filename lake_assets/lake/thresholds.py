@@ -110,9 +110,9 @@ CONSTANT_ROWS = 200
 # This many data files are looked up in the indexes of manifests; for more, manifests are read completely.
 # [0023; bench_capture for single files]
 INDEX_LOOKUP_FILES = 10_000
-# The indexes of a process take this many bytes: 28 for each of 4M data files. An index of a few files, as micro-batches
-# leave them, takes a thousand nevertheless. [0052; bench_capture]
+# The indexes of a process take this many bytes: 28 for each of 4M data files. [0052; bench_capture]
 INDEX_BYTES = 112_000_000
+# An index of a few files, as micro-batches leave them, takes about this many bytes nevertheless. [not measured]
 BYTES_OF_AN_INDEX = 1_000
 # Consecutive blocks of fewer entries are one block of an index: PyIceberg writes a block for each entry.
 # [0052; bench_capture]

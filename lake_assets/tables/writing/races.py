@@ -23,7 +23,7 @@ _LOST_RACE = (
     "Invalid snapshot timestamp",
     "[BUG] Expected sorted",
     "Found new conflicting delete files",
-    # A rewrite of files. What follows are names of exceptions without their packages, which could be of any kind.
+    # A rewrite of files. It goes on with names of exceptions without their packages, before which the text is cut off.
     "Cannot commit rewrite because of a",
     "missing data files",
     "is not an ancestor of",
