@@ -31,6 +31,7 @@ def declared(lake: Lake, *more: dict[str, Any]) -> Pipeline:
     return Pipeline.load(yaml_of(Path(lake.config.home), [SUMS, LOG, *more]))
 
 
+@pytest.mark.long
 def test_a_log_below_a_backfill_keeps_what_came_and_went_meanwhile(lake: Lake) -> None:
     p = declared(lake, JOINED)
     make(lake, "id INT, n INT", "(1, 1)", "(2, 2)")

@@ -198,6 +198,7 @@ def test_micro_batches_in_every_phase_of_a_backfill_are_absorbed(history: Histor
     people.check()
 
 
+@pytest.mark.long
 def test_a_failed_audit_in_the_middle_publishes_nothing(lake: Lake) -> None:
     audited = {**OLDEST, "audits": [{"name": "not_so_old", "sql": "SELECT * FROM {table} WHERE age > 90"}]}
     people = People(lake, CITIES, OLDEST, AGES)

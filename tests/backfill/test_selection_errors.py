@@ -85,6 +85,7 @@ SELECTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_selection_that_fits_no_row_says_which_one_would(
     history: History, at_the_shell: Callable[[Lake], User], monkeypatch: pytest.MonkeyPatch
 ) -> None:

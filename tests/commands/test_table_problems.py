@@ -56,6 +56,7 @@ def plain(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return plain_lake
 
 
+@pytest.mark.long
 def test_a_failure_stands_until_a_step_of_the_table_succeeds(plain: Lake, tmp_path: Path, call: Call) -> None:
     file = declare(tmp_path / "p.yaml", [], [{"name": "agg.m", "sql": "SELECT a FROM final.t GROUP a"}])
     (folder := plain.config.home / "landing" / "events").mkdir(parents=True)

@@ -31,6 +31,7 @@ def fold_all(lake: Lake, specs: list[object]) -> int:
     return gone
 
 
+@pytest.mark.long
 def test_records_of_folded_events_and_of_other_rows_are_told_apart(lake: Lake, tmp_path: Path, call: Call) -> None:
     def day(op: str, at: int, number: int, note: str = "") -> Event:
         return Event(DAYS, op, (at, at), {"day": date(2022, 1, number), "note": note})  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from tests.support.erased_users import Users
 Call = Callable[..., Done]
 
 
+@pytest.mark.long
 def test_left_keys_are_found_and_removed_where_that_is_safe(lake: Lake, tmp_path: Path, call: Call) -> None:
     users = Users(lake, tmp_path / "p", models=())
     users.deliver(*(users.user("c", n) for n in (1, 17, 1700017)))

@@ -115,6 +115,7 @@ def test_values_of_keys_and_of_the_order_are_never_made_null(spark_lake: Lake) -
 # --- all the way ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_row_whose_value_does_not_fit_is_neither_lost_nor_frozen(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Declared after the rejects, as the command advises, it takes them in; rows in a CSV file have its lines."""
     table: dict[str, Any] = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "decimal(38,2)", "at": "date"}}

@@ -263,6 +263,7 @@ def test_a_notebook_is_run_by_papermill(
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_program_that_outlives_a_killed_run_is_waited_for(
     media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
 ) -> None:

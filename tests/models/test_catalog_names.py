@@ -52,6 +52,7 @@ def test_the_catalog_is_the_configured_one(tmp_path: Path) -> None:
     assert "lake.final.a names a catalog" in spec(lake, "SELECT id FROM lake.final.a").refused
 
 
+@pytest.mark.long
 def test_its_changes_are_absorbed_and_leaving_it_out_changes_nothing(lake: Lake) -> None:
     lake.ensure_namespace(("final",))
     lake.spark().sql("CREATE TABLE lake.final.a (id INT, v INT) USING iceberg")

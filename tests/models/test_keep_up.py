@@ -139,6 +139,7 @@ def test_models_equal_their_queries_after_any_changes(new_lake: Callable[[str], 
     run()
 
 
+@pytest.mark.long
 def test_groups_vanish_and_come_back_and_both_inputs_change_at_once(lake: Lake) -> None:
     models = Models(lake, JOINED)
     for text in START:

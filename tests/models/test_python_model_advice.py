@@ -267,6 +267,7 @@ def source(lake: Lake) -> None:
     make(lake, columns, *values)
 
 
+@pytest.mark.long
 def test_a_table_whose_first_run_failed_is_computed_once_it_is_mended_as_told(lake: Lake, tmp_path: Path) -> None:
     source(lake)
     make(lake, "id INT", "(1)", "(2)", name="src.u")

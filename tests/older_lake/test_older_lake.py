@@ -58,6 +58,7 @@ def older(tmp_path: Path, new_lake: Callable[[str], Lake]) -> Lake:
     return new_lake("older")
 
 
+@pytest.mark.long
 def test_a_lake_of_an_earlier_version_continues_where_it_stopped(
     older: Lake, call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:

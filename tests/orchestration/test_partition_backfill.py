@@ -396,6 +396,7 @@ def test_a_backfill_that_was_undone_meanwhile_does_not_go_on(redone: Redone) -> 
     assert heads(redone.lake) == after
 
 
+@pytest.mark.long
 def test_a_run_over_one_partition_of_one_table_writes_to_the_table_itself(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:

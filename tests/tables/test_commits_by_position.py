@@ -299,6 +299,7 @@ CLAUSES: Mapping[str, Sequence[Clause]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_clauses_mean_what_they_mean_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     world = _simple(lake, monkeypatch)
     for what, clauses in CLAUSES.items():

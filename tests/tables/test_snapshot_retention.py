@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 TABLES = ["raw.shop_events", "staging.users", "final.users", "agg.city_population"]
 
 
+@pytest.mark.long
 def test_compaction_and_expiry_by_others_between_two_runs_lose_nothing(lake: Lake) -> None:
     pipeline, landing = Pipeline.load(shop.PIPELINE), lake.config.home / "landing" / "shop_events"
     first, second = shop.checkpoints()[:2]

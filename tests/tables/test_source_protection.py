@@ -56,6 +56,7 @@ def snapshots_kept(lake: Lake) -> Counter[str]:
     return Counter(name.split(".")[0] for name in lake.table("src.t").metadata.refs)
 
 
+@pytest.mark.long
 def test_models_follow_a_table_that_keeps_one_snapshot(source: Lake) -> None:
     pipeline = declared(source, SUMS, TOTAL)
     run(source, pipeline)

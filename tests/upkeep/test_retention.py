@@ -77,13 +77,13 @@ def check(lake: Lake, batches: Batches) -> None:
     assert rows_of(final) == final_rows(delivered, final.columns)
 
 
-@pytest.mark.parametrize(
-    "kind", [evolving, *(pytest.param(k, marks=pytest.mark.long) for k in (ordered, repeated, scattered, truncated))]
-)
+@pytest.mark.long  # as folded events, whatever arrives later
+@pytest.mark.parametrize("kind", [evolving, ordered, repeated, scattered, truncated])
 def test_final_tables_are_what_all_events_make_of_them(lake: Lake, kind: Callable[[random.Random], Batches]) -> None:
     check(lake, kind(random.Random(kind.__name__)))
 
 
+@pytest.mark.long
 def test_tables_that_need_more_than_is_kept_say_so(lake: Lake) -> None:
     people = People(lake)
     for _ in range(2):
@@ -124,6 +124,7 @@ def test_tables_that_need_more_than_is_kept_say_so(lake: Lake) -> None:
         file_ledger.seen(lake, RAW)
 
 
+@pytest.mark.long
 def test_records_that_staging_has_not_read_or_could_not_read_stay(lake: Lake) -> None:
     feed = Feed(lake, "public.t", "public.u")
     feed.deliver([Event(SINGLE, "c", (1, 1), {"k": "a", "n": 1, "name": "x"})])
