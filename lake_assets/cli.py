@@ -49,6 +49,7 @@ def application() -> typer.Typer:
         rejected,
         repair,
         run,
+        serve,
         status,
         step,
         upkeep,
@@ -64,7 +65,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     for command in (
-        demo.demo, examples.playback, examples.flights, run.run, status.status, rebuild.rebuild, backfill.backfill,
+        demo.demo, examples.playback, examples.flights, run.run, serve.serve, status.status, rebuild.rebuild, backfill.backfill,
         backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
         explain.explain, upkeep.upkeep, erase.erase,

@@ -173,6 +173,21 @@ class ChangedInputError(InputError):
     """A landed file has changed since it was landed."""
 
 
+# --- live sources ------------------------------------------------------------------------------------------------
+
+
+class SourceError(LakeError):
+    """A live source is declared wrongly, or its server lacks what reading its changes needs."""
+
+
+class SourceUnavailableError(TransientError):
+    """The server of a live source does not answer, or refuses the connection."""
+
+
+class SourceGapError(HistoryError):
+    """The server of a live source no longer has the changes after the last landed one."""
+
+
 # --- pipelines and models ---------------------------------------------------------------------------------------
 
 

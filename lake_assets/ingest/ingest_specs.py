@@ -12,6 +12,7 @@ from lake_assets.formats.files.limited_files import DEFAULT_LIMITS, Limits
 from lake_assets.formats.row_layouts import RowLayout
 from lake_assets.lake import TableId
 from lake_assets.lake.column_spelling import spelled
+from lake_assets.sources.live_specs import LiveSpec
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
@@ -24,8 +25,9 @@ class RawSpec:
     """A raw table and the source of its records.
 
     Attributes:
-        landing: the folder that files arrive in; None if the table is filled from another table.
+        landing: the folder that files arrive in; None if the table is filled from another source.
         source: the Iceberg table that another system appends records to, instead of a folder.
+        live: the server that `lake-assets serve` reads, instead of a folder or a table.
         column: the column of that table that holds the record.
         key_column: the column that holds the record's key, as Kafka has it apart.
         order: columns of that table by which the records of one snapshot are ordered.
@@ -48,6 +50,7 @@ class RawSpec:
     format: str
     pipeline: str
     source: TableId | None = None
+    live: LiveSpec | None = None
     column: str = "value"
     key_column: str | None = None
     order: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ class RawSpec:
     def summary(self) -> str:
         """Description of the table in one sentence."""
         where = f"the table `{self.source}`" if self.source else f"the files in `{self.landing}`"
+        where = self.live.where if self.live else where
         return f"Records as they arrived ({self.format}), from {where}."
 
 

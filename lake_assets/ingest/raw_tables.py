@@ -27,6 +27,8 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property
 POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
 OFFSETS_PROPERTY = "lake-assets.offsets"
+# In place of a file's name: lines about the schema of a live source, which it needs whenever it starts.
+SCHEMA_HISTORY = "schema-history"
 ARRIVED_PROPERTY = "lake-assets.arrived"
 # How many records about no row have landed so far, by what they are.
 SKIPPED_PROPERTY = "lake-assets.skipped"

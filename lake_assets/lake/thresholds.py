@@ -204,6 +204,31 @@ HISTORY_LEFT_SECONDS = 86_400
 # Younger files may belong to a step that has not committed yet. [not measured]
 YOUNGEST_ORPHAN_SECONDS = 86_400
 
+# --- Live sources -----------------------------------------------------------------------------------------------------
+
+# A commit of a live source holds this many records; about four times as many wait in memory, in this many bytes.
+# [not measured]
+LIVE_ROWS_A_COMMIT = 10_000
+LIVE_QUEUE_BYTES = 128 << 20
+# Seconds from one commit to the next, unless this share of the queue is full: each commit costs some 50 ms, and a step
+# downstream. [not measured]
+LIVE_COMMIT_SECONDS = 1.0
+LIVE_QUEUE_SHARE = 0.25
+# A database without changes says this often that it is there; at least every so many seconds, this is committed, so
+# that the server can drop its log. [not measured]
+LIVE_HEARTBEAT_SECONDS = 10.0
+LIVE_QUIET_COMMIT_SECONDS = 300.0
+# A source that failed is started again after this many seconds, twice as many each time, up to the second number.
+# [not measured]
+LIVE_RETRY_SECONDS = 1.0
+LIVE_RETRY_MOST_SECONDS = 60.0
+# Its state is written this often; a state that is this old belongs to a service that hangs or was killed.
+# [not measured]
+LIVE_STATE_SECONDS = 2.0
+LIVE_STATE_OLD_SECONDS = 30.0
+# Debezium gets this long to end. [not measured]
+LIVE_CLOSE_SECONDS = 30.0
+
 # --- Backfills and jobs -----------------------------------------------------------------------------------------------
 
 # A backfill computes this many rows, roughly, or keys at a time, so that a year fits into memory.

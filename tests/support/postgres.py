@@ -21,8 +21,12 @@ needs_postgres = pytest.mark.skipif(BIN is None, reason="there is no Postgres: p
 
 
 @contextlib.contextmanager
-def database() -> Generator[str]:
-    """Run a server with an empty database on a port of 127.0.0.1, within the context; yields its URI."""
+def database(**more: str) -> Generator[str]:
+    """Run a server with an empty database on a port of 127.0.0.1, within the context; yields its URI.
+
+    Args:
+        more: settings of the server.
+    """
     pytest.importorskip("psycopg2")
     folder, port = Path(tempfile.mkdtemp(prefix="postgres-")), free_port()
     # Postgres refuses to run as root.
@@ -31,7 +35,7 @@ def database() -> Generator[str]:
         shutil.chown(folder, user)
     assert BIN is not None
     data, settings = folder / "data", {"port": port, "listen_addresses": "127.0.0.1", "fsync": "off"}
-    settings["unix_socket_directories"] = ""
+    settings |= {"unix_socket_directories": "", **more}
     initdb = [
         Path(BIN).resolve().with_name("initdb"),
         "-D",

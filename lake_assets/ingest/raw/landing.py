@@ -91,6 +91,8 @@ class RawStep(TableStep[RawSpec, Pins]):
     def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
         """Land new files, or new records of the source table."""
         began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
+        if spec.live is not None:
+            return Outcome(name, "nothing", why="its records are landed by `lake-assets serve`")
         if spec.source and not lake.exists(spec.source):
             return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
         landed = land(lake, spec)
@@ -241,7 +243,7 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         ConcurrentWriteError: another process landed at the same time; nothing of this batch is in the table.
         TableClaimedError: the raw table belongs to another pipeline.
     """
-    raw = _begun(lake, spec)
+    raw = begun(lake, spec)
     if spec.source is not None:
         return _land_table(lake, spec, spec.source)
     assert spec.landing is not None
@@ -257,10 +259,10 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         if not files:
             break
         try:
-            total += _commit(lake, spec, raw, FileBatch(files, spec.batch.rows, spec.limits))
+            total += commit_batch(lake, spec, raw, FileBatch(files, spec.batch.rows, spec.limits))
         except UnreadableFileError as e:
             if e.index:
-                _commit(lake, spec, raw, FileBatch(files[: e.index], spec.batch.rows, spec.limits))
+                commit_batch(lake, spec, raw, FileBatch(files[: e.index], spec.batch.rows, spec.limits))
             raise e.cause from e
     return total
 
@@ -275,7 +277,7 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
         RejectedLimitError: more records than declared cannot be routed.
         ConcurrentWriteError: another process landed at the same time; the last batch is not in the table.
     """
-    total = Landed(snapshot=_begun(lake, spec).metadata.current_snapshot_id)
+    total = Landed(snapshot=begun(lake, spec).metadata.current_snapshot_id)
     while True:
         raw = lake.table(spec.table)
         offsets = stored(raw, OFFSETS_PROPERTY)
@@ -283,12 +285,12 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
         batch = PythonBatch(read, name, offsets, min(most, spec.batch.rows or most), spec.limits)
         if batch.first is None:
             return total
-        total += _commit(lake, spec, raw, batch)
+        total += commit_batch(lake, spec, raw, batch)
         if not batch.is_cut:
             return total
 
 
-def _begun(lake: LakeBase, spec: RawSpec) -> Table:
+def begun(lake: LakeBase, spec: RawSpec) -> Table:
     """Return the raw table, with the rejects of all of its landings copied."""
     raw = ensure_raw(lake, spec.table, spec.pipeline)
     check_owner_in(lake.table(spec.table), spec.table, spec.pipeline)
@@ -313,10 +315,10 @@ def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
         return Landed(snapshot=raw.metadata.current_snapshot_id)
     batch = TableBatch(lake, spec, raw, pending)
     batch.properties = to_properties({**known_marks(raw), str(source): pending.head})
-    return replace(_commit(lake, spec, raw, batch), left=pending.left, why=batch.why)
+    return replace(commit_batch(lake, spec, raw, batch), left=pending.left, why=batch.why)
 
 
-def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
+def commit_batch(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
     """Append a batch to the table as it was loaded, and list its files and rejects."""
     reading = RecordReading(spec, raw, next_position(lake, spec.table, raw))
     properties: dict[str, str] = {}

@@ -17,7 +17,7 @@ from lake_assets.formats.files.limited_files import Limits, Record
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import as_record, name_of, records_of
-from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY
+from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY
 
 Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
 
@@ -111,3 +111,24 @@ class PythonBatch(Batch):
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""
         self.properties[OFFSETS_PROPERTY] = json.dumps({**self.offsets, self.name: self.offset})
+
+
+class LiveBatch(Batch):
+    """Records of a live source, and lines about its schema; the offset after them is committed as it is given."""
+
+    def __init__(
+        self, records: Sequence[bytes], history: Sequence[bytes], name: str, offsets: Mapping[str, Any], limits: Limits
+    ) -> None:
+        super().__init__(parts=1, bytes=sum(map(len, records)), source_name=name)
+        self.records, self.history, self.offsets, self.limits = records, history, offsets, limits
+
+    def read(self) -> Iterator[tuple[str, Record]]:
+        """See `Batch`."""
+        for number, line in enumerate(self.history, 1):
+            yield SCHEMA_HISTORY, as_record(number, line, self.limits)
+        for number, record in enumerate(self.records, 1):
+            yield self.source_name, as_record(number, record, self.limits)
+
+    def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
+        """See `Batch`."""
+        self.properties[OFFSETS_PROPERTY] = json.dumps(self.offsets)

@@ -33,6 +33,7 @@ from lake_assets.pipeline.config.declaration_mistakes import (
 )
 from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.job_settings import job_spec
+from lake_assets.pipeline.config.live_specs_of_streams import live_spec
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_spec
 from lake_assets.pipeline.config.retention_settings import retention_mistakes
@@ -328,7 +329,8 @@ class DeclaredTables:
             None if source else _landing(lake, stream),
             stream.format,
             self.config.name,
-            source=TableId.parse(source.table) if source else None,
+            source=TableId.parse(source.table) if source and source.table else None,
+            live=live_spec(self.config.name, stream),
             column=source.value if source else "value",
             key_column=source.key if source else None,
             order=tuple(source.order) if source else (),

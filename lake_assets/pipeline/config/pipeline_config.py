@@ -23,37 +23,16 @@ from lake_assets.pipeline.config.setting_types import (
     Names,
     OrText,
     Strict,
-    TableName,
     checked,
     combination,
     seconds_of,
     table_to_write,
     text_as,
 )
+from lake_assets.pipeline.config.source_settings import StreamSource
 from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable
 from lake_assets.pipeline.config.upkeep_settings import PipelineUpkeep, PipelineUpkeepSettings
 from lake_assets.tables.specs import Limit
-
-
-class SourceOfRecords(Strict):
-    """An Iceberg table to which another system appends records."""
-
-    table: TableName = Field(description="namespace.table in the lake's catalog")
-    value: ColumnName = Field(default="value", description="column with the record, as text or bytes")
-    key: ColumnName | None = Field(default=None, description="column with the record's key, if it is separate")
-    order: Columns = Field(
-        default_factory=list,
-        description="columns that order the records of one snapshot, for example [partition, offset]; default: as "
-        "stored",
-    )
-    on_gap: Literal["stop", "append"] = Field(
-        default="stop",
-        description="if the snapshot that was landed last has expired or was rolled back: stop, or append the "
-        "records that the raw table lacks and continue with the current snapshot",
-    )
-    on_replaced: Literal["stop", "append"] = Field(
-        default="stop", description="like on_gap, if the table was dropped and created again"
-    )
 
 
 class Stream(Batches, TableSettings):
@@ -88,8 +67,8 @@ class Stream(Batches, TableSettings):
         default=None,
         description="local folder where files of records arrive, relative to the lake's home; default: landing/<name>",
     )
-    source: SourceOfRecords | None = Field(
-        default=None, description="an Iceberg table to read records from, instead of a folder"
+    source: StreamSource | None = Field(
+        default=None, description="a table or a live server to read records from, instead of a folder"
     )
     namespace: str | None = Field(
         default=None,
@@ -145,7 +124,15 @@ class Stream(Batches, TableSettings):
     @combination
     def _one_source(self) -> Iterator[str]:
         if self.source and self.landing:
-            yield "records come from a folder (`landing`) or from a table (`source`), not from both"
+            yield "records come from a folder (`landing`) or from a `source`, not from both"
+
+    @combination
+    def _of_live_source(self) -> Iterator[str]:
+        if self.source and self.source.postgres:
+            if self.format != "debezium":
+                yield f"`source: postgres` gives records of `format: debezium`, and the format is {self.format}"
+            if not self.tables:
+                yield "`source: postgres` needs the `tables` to read: names or patterns (public.*)"
 
     @combination
     def _of_change_sets(self) -> Iterator[str]:

@@ -1,0 +1,51 @@
+"""Declared live sources as plain values."""
+
+from __future__ import annotations
+
+from lake_assets.pipeline.config.pipeline_config import Stream
+from lake_assets.pipeline.config.setting_types import seconds_of
+from lake_assets.pipeline.config.source_settings import DatabaseSettings, PostgresSettings
+from lake_assets.pipeline.config.stream_tables import StreamTable
+from lake_assets.sources.live_specs import LiveSpec, PostgresSpec, SourceTableSpec
+
+
+def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
+    """Return the live source of a stream; None if it has none."""
+    settings = stream.source.live if stream.source else None
+    match settings:
+        case PostgresSettings():
+            slot = settings.slot or f"lake_assets_{pipeline}_{stream.name}".lower()[:63]
+            return PostgresSpec(
+                host=settings.host,
+                port=settings.port,
+                database=settings.database,
+                user=settings.user,
+                password_from=_password(settings, "PGPASSWORD"),
+                slot=slot,
+                publication=settings.publication or slot,
+                tables=tuple(_table(t) for t in stream.tables),
+                exclude=tuple(stream.exclude),
+                snapshot=settings.snapshot,
+                on_gap=settings.on_gap,
+                sslmode=settings.sslmode,
+                rows=stream.max_rows,
+                wait=seconds_of(settings.max_wait),
+                heartbeat=seconds_of(settings.heartbeat),
+                properties=tuple(sorted(settings.properties.items())),
+            )
+        case None:
+            return None
+
+
+def _password(settings: DatabaseSettings, default: str) -> str:
+    return settings.password.env if settings.password else default
+
+
+def _table(table: StreamTable) -> SourceTableSpec:
+    names = table.key
+    by_row = names == ["*"]
+    keys = [k if isinstance(k, list) else [k] for k in names] if names and isinstance(names[0], list) else [names]
+    # Names in the source, not in the lake.
+    old = {new: name for name, new in table.rename.items()}
+    declared = tuple(tuple(old.get(str(c), str(c)) for c in k) for k in keys if k)
+    return SourceTableSpec(table.table, () if by_row else declared, by_row)

@@ -1,0 +1,1 @@
+"""The long-running service that reads live sources and lands their records."""

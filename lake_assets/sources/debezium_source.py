@@ -1,0 +1,299 @@
+"""Debezium's engine in this process: it reads a database's log, and its batches are landed before it goes on.
+
+The engine keeps its offsets in a file. Here, they are committed with the records, and the file is written anew from the
+lake at each start; what the engine itself writes there is never read (docs/decisions/0061-live-sources.md).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from lake_assets.errors import SourceError
+from lake_assets.lake import thresholds
+from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, send, start_jvm, write_offsets
+from lake_assets.sources.live_source import Land, Progress, Stopped
+
+log = logging.getLogger(__name__)
+_NOTIFICATIONS = "lake_assets_notifications"
+# Prefixes of the topics of records that no table needs.
+_HEARTBEATS = "__debezium-heartbeat"
+
+
+class Database(Protocol):
+    """A database whose log Debezium reads."""
+
+    @property
+    def kind(self) -> str:
+        """Debezium's name of the connector, as in the names of its metrics: `postgres`, `mysql`, ..."""
+        ...
+
+    def check(self, offset: Any) -> Sequence[str]:
+        """Look at the server and prepare it; return the source tables to read, as schema.table. See `LiveSource`."""
+        ...
+
+    def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
+        """Return the connector's own settings, with its password."""
+        ...
+
+    def needs_history(self) -> bool:
+        """Whether the connector keeps a history of the schema."""
+        ...
+
+    def measures(self) -> Mapping[str, object]:
+        """Return what the server says of the reader: how far it is behind, ..."""
+        ...
+
+    def failure(self, text: str) -> Exception:
+        """Return the error for what the connector said when it failed."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How batches are made.
+
+    Attributes:
+        name: a name for the engine, unique in the process; also the prefix of its topics.
+        rows: how many records one commit holds at most.
+        wait: seconds from one commit to the next, unless a batch is full earlier.
+        heartbeat: seconds between two signs of life of a quiet database.
+        properties: more settings for Debezium.
+    """
+
+    name: str
+    rows: int = thresholds.LIVE_ROWS_A_COMMIT
+    wait: float = thresholds.LIVE_COMMIT_SECONDS
+    heartbeat: float = thresholds.LIVE_HEARTBEAT_SECONDS
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class DebeziumSource:
+    """A database that Debezium reads; see `LiveSource`."""
+
+    def __init__(self, database: Database, settings: EngineSettings) -> None:
+        self.database, self.settings = database, settings
+        self._tables: Sequence[str] = ()
+        self._engine: Any = None
+        self._consumer: _Consumer | None = None
+        self._requests: list[Sequence[str]] = []
+
+    def check(self, offset: Any) -> None:
+        """See `LiveSource`."""
+        self._tables = self.database.check(offset)
+
+    def run(self, progress: Progress, land: Land, stop: threading.Event) -> None:
+        """See `LiveSource`."""
+        if not self._tables:
+            self.check(progress.offset)
+        start_jvm()
+        with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
+            consumer = _Consumer(self, progress.offset, land, stop, _History(Path(folder) / "history", progress))
+            properties = self._properties(Path(folder), progress.offset, consumer.history)
+            ended = threading.Event()
+            self._engine, self._consumer = build(properties, consumer, ended), consumer
+            thread = threading.Thread(target=self._engine.run, name=f"debezium {self.settings.name}", daemon=True)
+            thread.start()
+            try:
+                while not ended.wait(0.2) and not stop.is_set():
+                    self._signal(consumer)
+            finally:
+                self._close()
+                thread.join(thresholds.LIVE_CLOSE_SECONDS)
+        consumer.raise_error(self.database, is_stopped=stop.is_set())
+
+    def request(self, tables: Sequence[str]) -> None:
+        """See `LiveSource`."""
+        if unknown := [t for t in tables if self._tables and t not in self._tables]:
+            raise SourceError(f"{', '.join(unknown)}: not read here. Tables that are: {', '.join(self._tables)}")
+        self._requests.append(tables)
+
+    def measures(self) -> Mapping[str, object]:
+        """See `LiveSource`."""
+        found: dict[str, object] = {}
+        if self._engine is not None:
+            found |= metrics(self.database.kind, self.settings.name)
+        return {**found, **self.database.measures()}
+
+    def queue_fill(self) -> float:
+        """Return the share of Debezium's queue that is in use."""
+        streaming = bean_of(self.database.kind, self.settings.name, "streaming")
+        total = streaming.get("QueueTotalCapacity")
+        return 1 - streaming["QueueRemainingCapacity"] / total if total else 0.0
+
+    def _signal(self, consumer: _Consumer) -> None:
+        """Ask Debezium for the rows of tables that are read for the first time, or that somebody wants again."""
+        if not consumer.is_streaming:
+            return
+        if new := consumer.take_new(self._tables):
+            self._requests.append(new)
+        while self._requests:
+            tables = self._requests.pop(0)
+            log.warning("%s: reads all rows of %s", self.settings.name, ", ".join(tables))
+            send(self._engine, "execute-snapshot", {"data-collections": list(tables), "type": "INCREMENTAL"})
+
+    def _properties(self, folder: Path, offset: Any, history: _History) -> dict[str, str]:
+        offsets = folder / "offsets"
+        write_offsets(offsets, self.settings.name, (offset or {}).get("offsets", ()))
+        if self.database.needs_history():
+            history.write()
+        return {
+            "max.batch.size": str(self.settings.rows),
+            "max.queue.size": str(4 * self.settings.rows),
+            "max.queue.size.in.bytes": str(thresholds.LIVE_QUEUE_BYTES),
+            "heartbeat.interval.ms": str(round(self.settings.heartbeat * 1000)),
+            "tombstones.on.delete": "false",
+            # Truncates are left out by default.
+            "skipped.operations": "none",
+            "signal.enabled.channels": "in-process",
+            "notification.enabled.channels": "sink",
+            "notification.sink.topic.name": _NOTIFICATIONS,
+            **self.settings.properties,
+            **self.database.properties(self._tables),
+            "name": self.settings.name,
+            "topic.prefix": self.settings.name,
+            "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+            "offset.storage.file.filename": str(offsets),
+            # The server is told what is done after each batch.
+            "offset.flush.interval.ms": "0",
+            **(
+                {
+                    "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+                    "schema.history.internal.file.filename": str(history.file),
+                }
+                if self.database.needs_history()
+                else {}
+            ),
+        }
+
+    def _close(self) -> None:
+        engine, self._engine = self._engine, None
+        try:
+            engine.close()
+        except Exception as e:  # Java's: it has ended already, or ends late; both are no failure of the source
+            log.info("%s: %s", self.settings.name, e)
+
+
+class _History:
+    """The file of Debezium's history of a schema, and how much of it is landed."""
+
+    def __init__(self, file: Path, progress: Progress) -> None:
+        self.file, self.progress, self.landed = file, progress, 0
+
+    def write(self) -> None:
+        """Write what the lake has of it."""
+        lines = self.progress.history()
+        self.file.write_bytes(b"".join(line + b"\n" for line in lines))
+        self.landed = self.file.stat().st_size
+
+    def new(self) -> tuple[Sequence[bytes], int]:
+        """Return the lines that are not landed yet, and the size up to which they are then."""
+        if not self.file.exists():
+            return (), 0
+        with self.file.open("rb") as opened:
+            opened.seek(self.landed)
+            whole = opened.read().rpartition(b"\n")[0]
+        return [line for line in whole.split(b"\n") if line], self.landed + len(whole) + 1 if whole else self.landed
+
+
+class _Consumer:
+    """Lands the engine's batches, in a thread of the engine."""
+
+    def __init__(
+        self, source: DebeziumSource, offset: Any, land: Land, stop: threading.Event, history: _History
+    ) -> None:
+        self.source, self.land, self.stop, self.history = source, land, stop, history
+        offset = offset or {}
+        self.offsets: dict[str, list[Any]] = {json.dumps(o[0], sort_keys=True): o for o in offset.get("offsets", ())}
+        # The first snapshot reads all tables of that time.
+        self.tables: set[str] = set(offset.get("tables", source._tables))
+        self.asked: set[str] = set()
+        self.error: BaseException | None = None
+        self.message = ""
+        self.is_streaming = False
+        self.committed = time.monotonic()
+
+    def take_new(self, tables: Sequence[str]) -> list[str]:
+        """Return tables whose rows no snapshot has read, once."""
+        new = [t for t in tables if t not in self.tables and t not in self.asked]
+        self.asked.update(new)
+        return new
+
+    def take(self, events: Sequence[Any], committer: Any) -> None:
+        """Land a batch, and tell the engine; wait for more to come, so that commits are not too many."""
+        records, last = list[bytes](), None
+        for event in events:
+            topic = str(event.destination())
+            if topic.startswith(_HEARTBEATS):
+                # Streaming, or a snapshot's end; nothing has changed.
+                self.is_streaming = True
+            elif topic == _NOTIFICATIONS:
+                self._note(str(event.value()))
+            else:
+                records.append(_record(event, topic))
+            last = event
+        history, size = self.history.new()
+        quiet = time.monotonic() - self.committed < thresholds.LIVE_QUIET_COMMIT_SECONDS
+        if not records and not history and quiet:
+            # The server is not told either: what it may forget is never ahead of what is committed.
+            return
+        self._follow(last)
+        self.land(records, self._offset(), history)
+        self.history.landed = size
+        self.committed = time.monotonic()
+        for event in events:
+            committer.markProcessed(event)
+        committer.markBatchFinished()
+        self._wait()
+
+    def _follow(self, event: Any) -> None:
+        record = event.sourceRecord()
+        partition, offset = plain(record.sourcePartition()), plain(record.sourceOffset())
+        self.offsets[json.dumps(partition, sort_keys=True)] = [partition, offset]
+        self.is_streaming = self.is_streaming or "snapshot" not in offset
+
+    def _offset(self) -> Any:
+        current = [t for t in self.source._tables if t in self.tables]
+        return {"offsets": list(self.offsets.values()), "tables": current}
+
+    def _note(self, text: str) -> None:
+        """Follow what Debezium says about its snapshots: from their start on, their state is in the offset."""
+        told = orjson.loads(text)
+        told = told.get("payload", told)
+        if told.get("aggregate_type") == "Incremental Snapshot" and told.get("type") in ("STARTED", "COMPLETED"):
+            more = told.get("additional_data") or {}
+            named = str(more.get("data_collections", "")).split(",")
+            self.tables.update(t for t in self.source._tables for n in named if n.strip().endswith(t))
+
+    def _wait(self) -> None:
+        """Wait until the next commit is due, or a half-full queue asks for it."""
+        due = self.committed + self.source.settings.wait
+        while (left := due - time.monotonic()) > 0 and not self.stop.wait(min(left, 0.05)):
+            if self.source.queue_fill() >= thresholds.LIVE_QUEUE_SHARE:
+                return
+
+    def raise_error(self, database: Database, *, is_stopped: bool) -> None:
+        """Raise what ended the engine; nothing if the service ends."""
+        if self.error is not None and not isinstance(self.error, Stopped):
+            raise self.error
+        if is_stopped:
+            return
+        raise database.failure(self.message or "Debezium ended without saying why")
+
+
+def _record(event: Any, topic: str) -> bytes:
+    """Return an event with its key, as the `debezium` format reads it."""
+    key, value = event.key(), event.value()
+    parts = [b'{"topic":', orjson.dumps(topic)]
+    for name, text in (("key", key), ("value", value)):
+        parts += [b',"', name.encode(), b'":', str(text).encode() if text is not None else b"null"]
+    return b"".join((*parts, b"}"))

@@ -1,0 +1,85 @@
+"""What a live source is: it reads records from an offset on, and hands them over in batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Land(Protocol):
+    """Commits records, with the offset after them, in one snapshot of the raw table."""
+
+    def __call__(self, records: Sequence[bytes], offset: Any, history: Sequence[bytes] = ()) -> None:
+        """Return after the commit; try again for as long as the lake cannot be written to.
+
+        Args:
+            records: in the stream's format; none: only the offset is committed.
+            offset: the offset after them.
+            history: lines about the source's schema that it needs when it starts again. They are kept in the raw table.
+
+        Raises:
+            Stopped: the service ends meanwhile.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is landed of a source.
+
+    Attributes:
+        offset: the last committed offset; None: nothing is landed yet.
+        history: returns the lines about the schema that were landed, in their order.
+    """
+
+    offset: Any
+    history: Callable[[], Sequence[bytes]]
+
+
+class Stopped(Exception):
+    """The service ends; what was not committed is read again by the next one."""
+
+
+class LiveSource(Protocol):
+    """A server whose changes are read as they happen.
+
+    Offsets are JSON values of the source's own. None stands for the beginning: a source with a first snapshot takes it.
+    """
+
+    def check(self, offset: Any) -> None:
+        """Look at the server before anything is read, and prepare it.
+
+        Raises:
+            SourceError: it lacks something, or the declaration does not fit it; the text says what to do.
+            SourceUnavailableError: it does not answer.
+            SourceGapError: it no longer has the changes after the offset.
+        """
+        ...
+
+    def run(self, progress: Progress, land: Land, stop: threading.Event) -> None:
+        """Read the records after the last landed one and land them, until `stop` is set.
+
+        The server is told that records are done with only after `land` has returned.
+
+        Raises:
+            SourceError, SourceUnavailableError, SourceGapError: see `check`; records up to the last commit are landed.
+            Stopped: the service ended while a batch was to be landed.
+        """
+        ...
+
+    def request(self, tables: Sequence[str]) -> None:
+        """Read all rows of tables again, beside their changes.
+
+        Raises:
+            SourceError: the source cannot do that, or does not read such a table.
+        """
+        ...
+
+    def measures(self) -> Mapping[str, object]:
+        """Return how it is, for `status` and Dagster: whether it is connected, how far behind it is, ...
+
+        Called from another thread while `run` works; returns what can be told at the moment, and never fails.
+        """
+        ...

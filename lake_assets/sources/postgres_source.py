@@ -1,0 +1,311 @@
+"""Postgres as a live source: what its server must have, its publication and slot, and Debezium's settings for it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fnmatch
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
+from lake_assets.sources.debezium_java import require
+from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
+
+
+@dataclass(frozen=True)
+class _Table:
+    name: str
+    schema: str
+    table: str
+    identity: str
+    key: tuple[str, ...]
+    is_partitioned: bool
+
+
+class PostgresDatabase:
+    """See `Database`."""
+
+    kind: ClassVar[str] = "postgres"
+
+    def __init__(self, spec: PostgresSpec) -> None:
+        self.spec = spec
+
+    def needs_history(self) -> bool:
+        """See `Database`: the log names the columns of each change."""
+        return False
+
+    def check(self, offset: Any) -> Sequence[str]:
+        """See `Database`."""
+        with self._connected() as ask:
+            self._check_server(ask)
+            tables = self._matched(ask)
+            for declared, found in tables:
+                self._check_identity(declared, found)
+            names = sorted({found.name for _, found in tables})
+            self._ensure_publication(ask, [found for _, found in tables])
+            self._check_slot(ask, offset)
+            return names
+
+    def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
+        """See `Database`."""
+        spec = self.spec
+        return {
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "plugin.name": "pgoutput",
+            "database.hostname": spec.host,
+            "database.port": str(spec.port),
+            "database.dbname": spec.database,
+            "database.user": spec.user,
+            "database.password": spec.password,
+            "database.sslmode": spec.sslmode,
+            "slot.name": spec.slot,
+            "publication.name": spec.publication,
+            "publication.autocreate.mode": "disabled",
+            "table.include.list": ",".join(re.escape(t).replace(",", r"\x2c") for t in tables),
+            "snapshot.mode": "no_data" if spec.snapshot == "none" else "initial",
+            # Rows of tables are read again without a table for signals in the database.
+            "read.only": "true",
+        }
+
+    def measures(self) -> Mapping[str, object]:
+        """See `Database`."""
+        query = (
+            "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint, wal_status "
+            "FROM pg_replication_slots WHERE slot_name = %s"
+        )
+        try:
+            with self._connected() as ask:
+                rows = ask(query, self.spec.slot)
+        except (SourceError, SourceUnavailableError):
+            return {"slot": "not known: the server does not answer"}
+        if not rows:
+            return {"slot": "there is none"}
+        lag, status = rows[0]
+        return {"slot_lag_bytes": lag} | ({} if status in ("reserved", "extended", None) else {"slot": status})
+
+    def failure(self, text: str) -> Exception:
+        """See `Database`."""
+        lost = ("requested WAL segment", "can no longer get changes", "has been invalidated")
+        if any(part in text for part in lost):
+            return SourceGapError(f"{self.spec.where}: {text}. {self._gap_advice()}")
+        return SourceUnavailableError(f"{self.spec.where} cannot be read any more: {text}")
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _connected(self) -> Generator[Any]:
+        """Yield a function that runs a statement and returns its rows."""
+        require("postgres", "psycopg2")
+        import psycopg2
+
+        spec = self.spec
+        try:
+            connection = psycopg2.connect(
+                host=spec.host,
+                port=spec.port,
+                dbname=spec.database,
+                user=spec.user,
+                password=spec.password or None,
+                sslmode=spec.sslmode,
+                connect_timeout=10,
+                application_name="lake_assets",
+            )
+        except psycopg2.OperationalError as e:
+            text = " ".join(str(e).split())
+            if "password" in text or "authentication" in text:
+                raise SourceError(
+                    f"{spec.where} refuses user {spec.user}: {text}. The password is read from the environment variable "
+                    f"{spec.password_from}, which is {'set' if spec.password else 'not set'}"
+                ) from e
+            raise SourceUnavailableError(f"{spec.where} does not answer: {text}") from e
+        connection.autocommit = True
+
+        def ask(statement: str, *values: object) -> list[tuple[Any, ...]]:
+            with connection.cursor() as cursor:
+                cursor.execute(statement, values or None)
+                return cursor.fetchall() if cursor.description else []
+
+        try:
+            yield ask
+        finally:
+            connection.close()
+
+    def _check_server(self, ask: Any) -> None:
+        spec = self.spec
+        ((level,),) = ask("SHOW wal_level")
+        if level != "logical":
+            raise SourceError(
+                f"{spec.where} has wal_level {level}, and changes of rows are in its log with wal_level logical only. As "
+                "a superuser: ALTER SYSTEM SET wal_level = logical; then restart the server"
+            )
+        ((allowed,),) = ask(
+            "SELECT rolsuper OR rolreplication OR EXISTS (SELECT FROM pg_roles g WHERE g.rolname IN ('rds_replication') "
+            "AND pg_has_role(r.oid, g.oid, 'member')) FROM pg_roles r WHERE rolname = current_user"
+        )
+        if not allowed:
+            raise SourceError(
+                f"{spec.where}: user {spec.user} may not read the log. As a superuser: "
+                f'ALTER ROLE "{spec.user}" REPLICATION'
+            )
+
+    def _matched(self, ask: Any) -> list[tuple[SourceTableSpec, _Table]]:
+        """Return the declared tables with what the server says of them."""
+        rows = ask(
+            "SELECT n.nspname, c.relname, c.relreplident, c.relkind, "
+            "array(SELECT a.attname FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(n, o), pg_attribute a "
+            "WHERE i.indrelid = c.oid AND (CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) "
+            "AND a.attrelid = c.oid AND a.attnum = k.n ORDER BY k.o)::text[] "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') "
+            "AND NOT c.relispartition AND n.nspname NOT IN ('pg_catalog', 'information_schema') "
+            "AND n.nspname NOT LIKE 'pg_toast%' AND c.relpersistence = 'p'"
+        )
+        there = [_Table(f"{s}.{t}", s, t, i, tuple(k), kind == "p") for s, t, i, kind, k in rows]
+        there = [t for t in there if not any(fnmatch.fnmatchcase(t.name, e) for e in self.spec.exclude)]
+        exact = {t.name: t for t in there}
+        result: list[tuple[SourceTableSpec, _Table]] = []
+        for declared in self.spec.tables:
+            if declared.is_pattern:
+                found = [t for t in there if fnmatch.fnmatchcase(t.name, declared.name)]
+            else:
+                found = [exact[declared.name]] if declared.name in exact else []
+            if not found:
+                raise SourceError(f"{self.spec.where} has no table {declared.name}{_close(declared.name, exact)}")
+            result += [(declared, t) for t in found]
+        return _first_of_each(result)
+
+    def _check_identity(self, declared: SourceTableSpec, found: _Table) -> None:
+        """Check that the log holds what identifies a row, also when it is deleted or its key changes."""
+        full = f'ALTER TABLE "{found.schema}"."{found.table}" REPLICA IDENTITY FULL'
+        if found.identity == "f":
+            return
+        if found.identity == "n" or not found.key:
+            # As soon as such a table is published, Postgres itself refuses its updates and deletes.
+            raise SourceError(
+                f"{self.spec.where}: the log does not identify the rows of {found.name} (no replica identity), and once "
+                f"it is published, Postgres refuses to change its rows. Give it a primary key, or: {full}"
+            )
+        wanted = [k for k in declared.keys if set(k) <= set(found.key)]
+        if declared.by_row or (declared.keys and not wanted):
+            key = "all columns" if declared.by_row else " or ".join(", ".join(k) for k in declared.keys)
+            raise SourceError(
+                f"{self.spec.where}: rows of {found.name} are to be identified by {key}, and of a deleted row the log "
+                f"has only {', '.join(found.key)}. Declare this as its `key`, or: {full}"
+            )
+
+    def _ensure_publication(self, ask: Any, tables: Sequence[_Table]) -> None:
+        """Create the publication, or add tables to it."""
+        spec = self.spec
+        named = ", ".join(f'"{t.schema}"."{t.table}"' for t in tables)
+        rows = ask(
+            "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot "
+            "FROM pg_publication WHERE pubname = %s",
+            spec.publication,
+        )
+        if not rows:
+            statement = (
+                f'CREATE PUBLICATION "{spec.publication}" FOR TABLE {named} WITH (publish_via_partition_root = true)'
+            )
+            self._do(ask, statement, "there is no publication")
+            return
+        ((is_all, has_all, via_root),) = rows
+        if not has_all:
+            raise SourceError(
+                f"{spec.where}: publication {spec.publication} leaves out some kinds of changes: "
+                f"ALTER PUBLICATION \"{spec.publication}\" SET (publish = 'insert, update, delete, truncate')"
+            )
+        if not via_root and any(t.is_partitioned for t in tables):
+            raise SourceError(
+                f"{spec.where}: publication {spec.publication} publishes partitions instead of their tables: "
+                f'ALTER PUBLICATION "{spec.publication}" SET (publish_via_partition_root = true)'
+            )
+        published = {
+            f"{s}.{t}"
+            for s, t in ask(
+                "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", spec.publication
+            )
+        }
+        missing = [t for t in tables if t.name not in published]
+        if missing and not is_all:
+            named = ", ".join(f'"{t.schema}"."{t.table}"' for t in missing)
+            self._do(ask, f'ALTER PUBLICATION "{spec.publication}" ADD TABLE {named}', "the publication lacks tables")
+
+    def _do(self, ask: Any, statement: str, why: str) -> None:
+        import psycopg2
+
+        try:
+            ask(statement)
+        except psycopg2.Error as e:
+            text = " ".join(str(e).split())
+            raise SourceError(
+                f"{self.spec.where}: {why}, and user {self.spec.user} cannot change that ({text}). As the tables' owner: "
+                f"{statement}"
+            ) from e
+
+    def _check_slot(self, ask: Any, offset: Any) -> None:
+        spec = self.spec
+        rows = ask(
+            "SELECT plugin, database, active_pid, wal_status, pg_wal_lsn_diff(confirmed_flush_lsn, '0/0')::bigint "
+            "FROM pg_replication_slots WHERE slot_name = %s",
+            spec.slot,
+        )
+        if not rows:
+            if offset:
+                raise SourceGapError(f"{spec.where}: the replication slot {spec.slot} is gone. {self._gap_advice()}")
+            ((used, most),) = ask(
+                "SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots"
+            )
+            if used >= most:
+                raise SourceError(
+                    f"{spec.where}: all {most} replication slots are in use. Drop one that nobody reads (SELECT "
+                    "pg_drop_replication_slot('...')), or set max_replication_slots higher and restart the server"
+                )
+            return
+        ((plugin, database, pid, status, confirmed),) = rows
+        if plugin != "pgoutput" or database != spec.database:
+            raise SourceError(
+                f"{spec.where}: the replication slot {spec.slot} belongs to something else (plugin {plugin}, database "
+                f"{database}). Choose another name: `slot` in the stream's `source`"
+            )
+        if pid is not None:
+            raise SourceUnavailableError(
+                f"{spec.where}: somebody reads the replication slot {spec.slot} already (process {pid} of the server): "
+                "another `lake-assets serve` of this stream, or one whose connection has not timed out yet"
+            )
+        if status == "lost":
+            raise SourceGapError(
+                f"{spec.where}: the server has removed what the replication slot {spec.slot} had not read "
+                f"(max_slot_wal_keep_size). {self._gap_advice()}"
+            )
+        landed = max((int(o.get(n) or 0) for _, o in (offset or {}).get("offsets", ()) for n in _POSITIONS), default=0)
+        if offset and confirmed is not None and confirmed > landed:
+            raise SourceGapError(
+                f"{spec.where}: the replication slot {spec.slot} is at {confirmed:,}, beyond the last landed change at "
+                f"{landed:,}: the raw table was rolled back or restored, or something else has read the slot. "
+                f"{self._gap_advice()}"
+            )
+
+    def _gap_advice(self) -> str:
+        return (
+            "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in the "
+            f"stream's `source` (and drop the slot if there is one: SELECT pg_drop_replication_slot('{self.spec.slot}')); "
+            "rows that were deleted meanwhile are reported by the final tables, and `lake-assets verify` finds them"
+        )
+
+
+_POSITIONS = ("lsn", "lsn_proc", "lsn_commit")
+
+
+def _close(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), 1, 0.6)
+    return f": did you mean {close[0]}?" if close else ""
+
+
+def _first_of_each(matched: Sequence[tuple[SourceTableSpec, _Table]]) -> list[tuple[SourceTableSpec, _Table]]:
+    """Keep, for each table, its exact declaration, else the first pattern."""
+    chosen: dict[str, tuple[SourceTableSpec, _Table]] = {}
+    for declared, table in sorted(matched, key=lambda m: m[0].is_pattern):
+        chosen.setdefault(table.name, (declared, table))
+    return list(chosen.values())
