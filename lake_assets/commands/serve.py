@@ -15,11 +15,15 @@ import typer
 from lake_assets.commands.printing import console, stderr
 from lake_assets.commands.table_lookup import find_pipeline
 from lake_assets.facade import Lake
+from lake_assets.runtime.processes import is_there
 from lake_assets.service.live_service import serve as serve_sources
+
+_LOOK_SECONDS = 1.0
 
 
 def serve(
     pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
+    owner: Annotated[str | None, typer.Option(help="a process with which the service ends", hidden=True)] = None,
 ) -> None:
     """Read the live sources of a pipeline, and land their records, until interrupted.
 
@@ -33,6 +37,9 @@ def serve(
     def end(number: int, frame: FrameType | None) -> None:
         stop.set()
 
+    process = _process(owner) if owner else None
+    if process is not None:
+        threading.Thread(target=_end_with, args=(process, stop), name="owner", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     serve_sources(
@@ -40,9 +47,21 @@ def serve(
         loaded,
         stop,
         lambda spec: console.print(f"{spec.table}: reads {spec.live.where if spec.live else ''}", markup=False),
+        process,
     )
     stderr.print("ended: what was committed stays, and the next service goes on from there")
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of Debezium's may be left, for which Python would wait.
     os._exit(0)
+
+
+def _process(text: str) -> tuple[int, float]:
+    pid, start = text.split(",")
+    return int(pid), float(start)
+
+
+def _end_with(process: tuple[int, float], stop: threading.Event) -> None:
+    while not stop.wait(_LOOK_SECONDS):
+        if not is_there(process):
+            stop.set()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from lake_assets.errors import PipelineError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.pipeline import Pipeline
+from lake_assets.service.service_state import of_this_process
 from lake_assets.service.stream_service import StreamService
 from lake_assets.sources.debezium_source import DebeziumSource, EngineSettings
 from lake_assets.sources.live_source import LiveSource
@@ -20,9 +23,14 @@ from lake_assets.sources.postgres_source import PostgresDatabase
 log = logging.getLogger(__name__)
 
 
+def live_among(specs: Iterable[object]) -> list[RawSpec]:
+    """Return the raw tables whose sources are read live."""
+    return [s for s in specs if isinstance(s, RawSpec) and s.live is not None]
+
+
 def live_specs(lake: LakeBase, pipeline: Pipeline) -> list[RawSpec]:
     """Return the raw tables of a pipeline whose sources are read live."""
-    return [s for s in pipeline.specs(lake, alone=False) if isinstance(s, RawSpec) and s.live is not None]
+    return live_among(pipeline.specs(lake, alone=False))
 
 
 def source_of(spec: RawSpec) -> LiveSource:
@@ -37,10 +45,28 @@ def source_of(spec: RawSpec) -> LiveSource:
             raise PipelineError(f"{spec.table} has no live source")
 
 
+def declared(pipeline: Pipeline) -> str:
+    """Return a fingerprint of what a pipeline's service does."""
+    return hashlib.sha256(json.dumps(live_streams(pipeline), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def live_streams(pipeline: Pipeline) -> list[dict[str, object]]:
+    """Return the declarations of a pipeline's live sources."""
+    live = [s for s in pipeline.config.streams if s.source and s.source.live]
+    return [s.model_dump(mode="json", exclude_unset=True) for s in live]
+
+
 def serve(
-    lake: LakeBase, pipeline: Pipeline, stop: threading.Event, on_start: Callable[[RawSpec], None] | None = None
+    lake: LakeBase,
+    pipeline: Pipeline,
+    stop: threading.Event,
+    on_start: Callable[[RawSpec], None] | None = None,
+    owner: tuple[int, float] | None = None,
 ) -> None:
     """Read all live sources of a pipeline until `stop` is set. A source that fails is tried again and again.
+
+    Args:
+        owner: the process with which the service ends.
 
     Raises:
         PipelineError: the pipeline has none.
@@ -51,7 +77,10 @@ def serve(
         raise PipelineError(
             f"pipeline {pipeline.name} has no live source: give a stream one, such as `source: {{postgres: ...}}`"
         )
-    services = [StreamService(lake, spec, source_of(spec), stop) for spec in specs]
+    states = [of_this_process(str(spec.table), declared(pipeline), owner) for spec in specs]
+    services = [
+        StreamService(lake, spec, source_of(spec), stop, state) for spec, state in zip(specs, states, strict=True)
+    ]
     with ThreadPoolExecutor(len(services), thread_name_prefix="live") as pool:
         for spec in specs:
             if on_start:

@@ -37,6 +37,8 @@ class StreamState:
         records_a_second: over the last minute.
         committed: when the last commit was made; None: none yet.
         measures: what the source says.
+        declared: fingerprint of what the service does.
+        owner: the process with which the service ends; None: it was started by hand.
     """
 
     raw: str
@@ -51,6 +53,8 @@ class StreamState:
     records_a_second: float = 0.0
     committed: float | None = None
     measures: Mapping[str, object] = field(default_factory=dict[str, object])
+    declared: str = ""
+    owner: tuple[int, float] | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -65,6 +69,11 @@ class StreamState:
     def is_hanging(self) -> bool:
         """Whether the process is there, and has not written for long."""
         return self.is_alive and time.time() - self.at > thresholds.LIVE_STATE_OLD_SECONDS
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the source is read."""
+        return self.is_alive and not self.is_hanging and self.state in ("starting", "reading")
 
     @property
     def text(self) -> str:
@@ -94,10 +103,10 @@ def write(lake: LakeBase, state: StreamState) -> None:
     temporary.replace(file)
 
 
-def of_this_process(raw: str, state: State) -> StreamState:
-    """Return a new state of this process."""
+def of_this_process(raw: str, declared: str, owner: tuple[int, float] | None) -> StreamState:
+    """Return the state of a service in this process, which starts."""
     now = time.time()
-    return StreamState(raw, state, now, now, process=identity(), host=here())
+    return StreamState(raw, "starting", now, now, process=identity(), host=here(), declared=declared, owner=owner)
 
 
 def read(lake: LakeBase, raw: str) -> StreamState | None:

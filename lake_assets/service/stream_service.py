@@ -18,7 +18,7 @@ from lake_assets.ingest.raw.live_landing import LiveLanding
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.service import service_state
-from lake_assets.service.service_state import State
+from lake_assets.service.service_state import State, StreamState
 from lake_assets.sources.live_source import LiveSource, Progress, Stopped
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,11 @@ log = logging.getLogger(__name__)
 class StreamService:
     """Reads one live source until it is stopped; one at a time per stream and lake."""
 
-    def __init__(self, lake: LakeBase, spec: RawSpec, source: LiveSource, stop: threading.Event) -> None:
-        self.lake, self.spec, self.source, self.stop = lake, spec, source, stop
+    def __init__(
+        self, lake: LakeBase, spec: RawSpec, source: LiveSource, stop: threading.Event, state: StreamState
+    ) -> None:
+        self.lake, self.spec, self.source, self.stop, self.state = lake, spec, source, stop, state
         self.landing = LiveLanding(lake, spec, "live")
-        self.state = service_state.of_this_process(str(spec.table), "starting")
         # When commits were made, and of how many records.
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
