@@ -21,6 +21,8 @@ from lake_assets.sources.live_specs import PostgresSpec
 from lake_assets.sources.postgres_source import PostgresDatabase
 
 log = logging.getLogger(__name__)
+# The name under which a raw table stores the offset of its live source.
+NAME = "live"
 
 
 def live_among(specs: Iterable[object]) -> list[RawSpec]:
@@ -33,14 +35,18 @@ def live_specs(lake: LakeBase, pipeline: Pipeline) -> list[RawSpec]:
     return live_among(pipeline.specs(lake, alone=False))
 
 
-def source_of(spec: RawSpec) -> LiveSource:
-    """Return the source of a raw table."""
+def source_of(spec: RawSpec, *, prepares: bool = True) -> LiveSource:
+    """Return the source of a raw table.
+
+    Args:
+        prepares: whether its `check` may change the server: create a publication, or extend it.
+    """
     match spec.live:
         case PostgresSpec() as live:
             name = f"{spec.pipeline}.{spec.table.name}"
             rows = live.rows or thresholds.LIVE_ROWS_A_COMMIT
             settings = EngineSettings(name, rows, live.wait, live.heartbeat, dict(live.properties))
-            return DebeziumSource(PostgresDatabase(live), settings)
+            return DebeziumSource(PostgresDatabase(live, prepares=prepares), settings)
         case None:
             raise PipelineError(f"{spec.table} has no live source")
 
@@ -79,7 +85,7 @@ def serve(
         )
     states = [of_this_process(str(spec.table), declared(pipeline), owner) for spec in specs]
     services = [
-        StreamService(lake, spec, source_of(spec), stop, state) for spec, state in zip(specs, states, strict=True)
+        StreamService(lake, spec, source_of(spec), stop, state, NAME) for spec, state in zip(specs, states, strict=True)
     ]
     with ThreadPoolExecutor(len(services), thread_name_prefix="live") as pool:
         for spec in specs:

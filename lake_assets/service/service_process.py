@@ -64,6 +64,11 @@ def ensure_running(lake: LakeBase, pipeline: Pipeline) -> str:
     return f"{why}: process {process.pid} was started"
 
 
+def end_all(lake: LakeBase, pipeline: Pipeline) -> None:
+    """End the services of a pipeline on this machine."""
+    _end([s for s in states(lake, pipeline) if s is not None and s.is_alive and s.host == here()])
+
+
 def _runs(started: Path) -> bool:
     pid, start = json.loads(started.read_text("utf-8"))
     with contextlib.suppress(ProcessLookupError):

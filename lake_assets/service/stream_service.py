@@ -28,10 +28,16 @@ class StreamService:
     """Reads one live source until it is stopped; one at a time per stream and lake."""
 
     def __init__(
-        self, lake: LakeBase, spec: RawSpec, source: LiveSource, stop: threading.Event, state: StreamState
+        self,
+        lake: LakeBase,
+        spec: RawSpec,
+        source: LiveSource,
+        stop: threading.Event,
+        state: StreamState,
+        name: str,
     ) -> None:
         self.lake, self.spec, self.source, self.stop, self.state = lake, spec, source, stop, state
-        self.landing = LiveLanding(lake, spec, "live")
+        self.landing = LiveLanding(lake, spec, name)
         # When commits were made, and of how many records.
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()

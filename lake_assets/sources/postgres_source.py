@@ -31,8 +31,13 @@ class PostgresDatabase:
 
     kind: ClassVar[str] = "postgres"
 
-    def __init__(self, spec: PostgresSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: PostgresSpec, *, prepares: bool = True) -> None:
+        """
+        Args:
+            spec: the declared database.
+            prepares: whether a check may create the publication, or extend it.
+        """
+        self.spec, self.prepares = spec, prepares
         self._found: dict[str, _Table] = {}
 
     def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -261,6 +266,11 @@ class PostgresDatabase:
     def _do(self, ask: Any, statement: str, why: str) -> None:
         import psycopg2
 
+        if not self.prepares:
+            raise SourceError(
+                f"{self.spec.where}: {why}. `lake-assets serve` runs this if user {self.spec.user} owns the tables: "
+                f"{statement};"
+            )
         try:
             ask(statement)
         except psycopg2.Error as e:

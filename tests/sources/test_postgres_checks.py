@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +140,15 @@ def test_publications_that_leave_something_out(spec: PostgresSpec, server: Datab
     assert check(parted) == ["public.parted"]
 
 
+def test_a_check_that_prepares_nothing_says_what_would_be_done(spec: PostgresSpec, server: Database) -> None:
+    looking = PostgresDatabase(spec, prepares=False)
+    with pytest.raises(SourceError, match="there is no publication. `lake-assets serve` runs this") as error:
+        looking.check(None)
+    assert server("SELECT count(*) FROM pg_publication") == [(0,)]
+    server(advised(error.value))
+    assert looking.check(None) == ["public.users"]
+
+
 def test_slots_that_cannot_be_read(spec: PostgresSpec, server: Database) -> None:
     offset = {"offsets": [[{}, {"lsn": 1}]]}
     with pytest.raises(SourceGapError, match=r"slot slot_of_test is gone.*on_gap: snapshot"):
@@ -179,7 +189,7 @@ def test_a_server_whose_log_has_no_changes_of_rows(spec: PostgresSpec) -> None:
 def test_a_wrong_password(spec: PostgresSpec, server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     server("ALTER ROLE owner PASSWORD 'right'")
     ((file,),) = server("SHOW hba_file")
-    with open(file, "r+", encoding="utf-8") as hba:
+    with Path(file).open("r+", encoding="utf-8") as hba:
         before = hba.read()
         hba.seek(0)
         hba.write("host all owner 127.0.0.1/32 scram-sha-256\n" + before)
