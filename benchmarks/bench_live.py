@@ -35,12 +35,13 @@ from tests.support.live_postgres import RAW, Database, Live, live_database
 
 TABLE = """
 CREATE TABLE users (
-    id bigint PRIMARY KEY, name text, city text, amount numeric(12,2), born date, at timestamptz DEFAULT clock_timestamp()
+    id bigint PRIMARY KEY, name text, city text, amount numeric(12,2), born date,
+    at timestamptz DEFAULT clock_timestamp()
 )
 """
 ROWS = (
-    "INSERT INTO users SELECT i, 'name of ' || i, 'city ' || i %% 1000, i %% 100000 / 100.0, date '1970-01-01' + i::int "
-    "%% 20000, clock_timestamp() FROM generate_series(1, %s) i"
+    "INSERT INTO users SELECT i, 'name of ' || i, 'city ' || i %% 1000, i %% 100000 / 100.0, date '1970-01-01' "
+    "+ i::int %% 20000, clock_timestamp() FROM generate_series(1, %s) i"
 )
 
 

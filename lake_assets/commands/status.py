@@ -140,7 +140,7 @@ def status(as_json: AsJson = False) -> None:
         for found in (kept.get(t.table),)
         for claims in (found.claims if found else (),)
     ]
-    statuses = with_upstream(_with_failures(lake, tables))
+    statuses = with_upstream(_with_services(lake, _with_failures(lake, tables)))
     if as_json:
         print_json(statuses)
         return
@@ -209,6 +209,19 @@ def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatu
     ]
 
 
+def _with_services(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables with the state of the services that read live sources; a source of which nothing has landed
+    has no table yet."""
+    states = service_state.of_all(lake)
+    known = {t.table for t in tables}
+    missing = [TableStatus(name, "", None, {}, {}, 0.0, None) for name in states if name not in known]
+    return [
+        replace(t, source=state.text, source_fails=not state.is_well) if state else t
+        for t in (*tables, *missing)
+        for state in (states.get(t.table),)
+    ]
+
+
 def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
     """Return the tables, each with its upstream tables that are behind."""
     by_name = {t.table: t for t in tables}
@@ -251,7 +264,6 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         lost = _lost_history(table_id, table, {s: sources[s] for s in windows})
     except (HistoryError, InputError) as e:
         return replace(result, error=str(e))
-    service = service_state.read(lake, str(table_id)) if table_id.namespace == ("raw",) else None
     now = datetime.now(UTC).timestamp()
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
@@ -264,8 +276,6 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         history=history_left(marks, {s: sources[s] for s in windows}, now),
         renamed=_renamed_columns(marks, sources),
         landing=unused_folder(table),
-        source=service.text if service else "",
-        source_fails=bool(service and not service.is_well),
         rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
     )
 

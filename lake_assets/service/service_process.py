@@ -57,8 +57,11 @@ def ensure_running(lake: LakeBase, pipeline: Pipeline) -> str:
     make_private(folder)
     started = folder / f"{pipeline.name}.started"
     with contextlib.suppress(FileNotFoundError):
-        if not there and time.time() - started.stat().st_mtime < _START_SECONDS and _runs(started):
-            return ""
+        if not there and time.time() - started.stat().st_mtime < _START_SECONDS:
+            if _runs(started):
+                return ""
+            if not any(s and s.at > started.stat().st_mtime for s in states(lake, pipeline)):
+                return f"the service ended at once, and is started again later: {_last_line(folder, pipeline)}"
     process = _start(lake, pipeline, folder)
     write_private(started, json.dumps(identity(process.pid)))
     return f"{why}: process {process.pid} was started"
@@ -74,6 +77,11 @@ def _runs(started: Path) -> bool:
     with contextlib.suppress(ProcessLookupError):
         return identity(pid)[1] == start
     return False
+
+
+def _last_line(folder: Path, pipeline: Pipeline) -> str:
+    lines = (folder / f"{pipeline.name}.log").read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it has said nothing"
 
 
 def _start(lake: LakeBase, pipeline: Pipeline, folder: Path) -> subprocess.Popen[bytes]:

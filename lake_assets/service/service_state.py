@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from pydantic import TypeAdapter
 
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.runtime.private_files import make_private
@@ -94,12 +96,15 @@ class StreamState:
         return ", ".join([self.state, *facts])
 
 
+_JSON = TypeAdapter(StreamState)
+
+
 def write(lake: LakeBase, state: StreamState) -> None:
     """Write a state; readers see the old one or the new one."""
     file = _file(lake, state.raw)
     make_private(file.parent)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    temporary.write_bytes(_JSON.dump_json(state))
     temporary.replace(file)
 
 
@@ -111,11 +116,26 @@ def of_this_process(raw: str, declared: str, owner: tuple[int, float] | None) ->
 
 def read(lake: LakeBase, raw: str) -> StreamState | None:
     """Return the state of a stream's service; None: none has ever run in this lake's home."""
-    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):  # a file of another version is written anew
-        return StreamState(
-            **{**(found := json.loads(_file(lake, raw).read_text("utf-8"))), "process": (*found["process"],)}
-        )
+    with contextlib.suppress(FileNotFoundError, ValueError):  # a file of another version is written anew
+        return _JSON.validate_json(_file(lake, raw).read_bytes())
     return None
+
+
+def of_all(lake: LakeBase) -> dict[str, StreamState]:
+    """Return the states of all services that have ever run in this lake's home, by raw table."""
+    folder = lake.config.home / _FOLDER
+    names = sorted(f.stem for f in folder.glob("*.json")) if folder.exists() else []
+    return {name: state for name in names if (state := read(lake, name)) is not None}
+
+
+def request_snapshot(lake: LakeBase, raw: str, tables: Sequence[str]) -> None:
+    """Ask the service of a stream, now or when it runs next, to read all rows of tables again."""
+    folder = requests_folder(lake, raw)
+    make_private(folder)
+    name = f"{time.time_ns()}"
+    temporary = folder / f".{name}"
+    temporary.write_text(json.dumps(list(tables)), encoding="utf-8")
+    temporary.rename(folder / f"{name}.json")
 
 
 def lock_file(lake: LakeBase, raw: str) -> Path:

@@ -98,8 +98,10 @@ class StreamService:
                 break
             except (SourceError, RejectedLimitError):
                 raise
-            except ConcurrentWriteError:
-                continue  # upkeep, or a replay of rejects: the next try sees their commit
+            except ConcurrentWriteError:  # upkeep, or a replay of rejects: the next try sees their commit
+                if self.stop.is_set():
+                    raise Stopped from None
+                continue
             except Exception as e:  # a full disk, a catalog that is away, ...: of many kinds
                 self._say("paused", _text(self.lake, e))
                 log.warning("%s: %s", self.spec.table, self.state.error)

@@ -196,7 +196,7 @@ def _plain(value: Any) -> Any:
         return f"{value[:3]}... {len(value)}"
     if isinstance(value, memoryview | bytearray):
         return bytes(value)
-    if hasattr(value, "timestamp"):
+    if isinstance(value, datetime):
         return value.timestamp()
     return value
 
