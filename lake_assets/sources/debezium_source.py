@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import orjson
 
@@ -32,10 +32,8 @@ _HEARTBEATS = "__debezium-heartbeat"
 class Database(Protocol):
     """A database whose log Debezium reads."""
 
-    @property
-    def kind(self) -> str:
-        """Debezium's name of the connector, as in the names of its metrics: `postgres`, `mysql`, ..."""
-        ...
+    # Debezium's name of the connector, as in the names of its metrics: `postgres`, `mysql`, ...
+    kind: ClassVar[str]
 
     def check(self, offset: Any) -> Sequence[str]:
         """Look at the server and prepare it; return the source tables to read, as schema.table. See `LiveSource`."""
