@@ -20,7 +20,6 @@ from lake_assets.service import service_process, service_state
 from lake_assets.service.service_state import StreamState
 from tests.support.dagster_harness import Harness, selected
 from tests.support.live_postgres import Database, live_database
-from tests.support.postgres import needs_postgres
 
 PAGE = Path(__file__).parents[2] / "docs" / "live-sources.md"
 TABLES = """
@@ -88,7 +87,6 @@ class Location:
 
 @pytest.mark.spark
 @pytest.mark.system
-@needs_postgres
 def test_the_sensor_keeps_the_service_running_and_the_other_one_absorbs(
     lake: Lake, database: Database, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support import postgres
 from tests.support.live_postgres import Database, live_database
 from tests.support.processes import free_port
 
-pytestmark = [pytest.mark.system, postgres.needs_postgres]
+pytestmark = [pytest.mark.system]
 TABLES = """
 CREATE TABLE users (id int PRIMARY KEY, email text UNIQUE NOT NULL);
 CREATE TABLE bare (n int);

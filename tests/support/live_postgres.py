@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from datetime import datetime
 from typing import Any
 
 import psycopg2

@@ -10,10 +10,9 @@ import pytest
 
 from lake_assets import Lake
 from tests.support.live_postgres import DECLARED, Database, Live, Workload, live_database
-from tests.support.postgres import needs_postgres
 from tests.support.seeds import long_seeds
 
-pytestmark = [pytest.mark.system, needs_postgres]
+pytestmark = [pytest.mark.system]
 
 
 @pytest.fixture
