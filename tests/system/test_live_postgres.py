@@ -49,6 +49,7 @@ def test_final_tables_are_the_databases_whenever_the_service_is_killed(live: Liv
     live.end()
 
 
+@pytest.mark.long
 def test_what_goes_wrong_is_said_and_gets_right_again_by_itself(live: Live) -> None:
     database = live.database
     database("INSERT INTO users (id, name) VALUES (1, 'a')")
@@ -87,6 +88,7 @@ def test_what_goes_wrong_is_said_and_gets_right_again_by_itself(live: Live) -> N
     live.wait("row 1", lambda: [e["name"] for e in live.events("public.users") if e["id"] == 1] == ["a", "e"])
 
 
+@pytest.mark.long
 def test_tables_that_are_declared_later_are_read_in_whole_beside_the_changes(live: Live) -> None:
     database = live.database
     database("INSERT INTO visits (who) SELECT i FROM generate_series(1, 5) i")
