@@ -175,6 +175,8 @@ class DebeziumSource:
             "skipped.operations": "none",
             # Otherwise a null is written as the column's default.
             "converter.replace.null.with.default": "false",
+            # The service tries again itself, after it has looked at the server and said what is wrong.
+            "errors.max.retries": "0",
             "signal.enabled.channels": "in-process",
             "notification.enabled.channels": "sink",
             "notification.sink.topic.name": _NOTIFICATIONS,

@@ -60,6 +60,19 @@ class Database:
             cursor.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
 
+    def crash(self) -> None:
+        """Let the server crash and recover: it ends all processes if one of them is killed."""
+        with contextlib.suppress(psycopg2.Error):
+            ((pid,),) = self("SELECT pg_backend_pid()")
+            os.kill(pid, signal.SIGKILL)
+            self("SELECT 1")
+        while True:
+            with contextlib.suppress(psycopg2.Error):
+                self.connection = None
+                self("SELECT 1")
+                return
+            time.sleep(0.1)
+
     def connect(self) -> Any:
         """Return a connection of its own."""
         return psycopg2.connect(host="127.0.0.1", port=self.port, user="lake", dbname="postgres")

@@ -43,6 +43,10 @@ def test_final_tables_are_the_databases_whenever_the_service_is_killed(live: Liv
         live.kill()
         work.run(3)
         live.start()
+        if choose.random() < 0.5:
+            work.run(3)
+            time.sleep(choose.uniform(0, 8))
+            live.database.crash()
     work.run(10)
     live.settle()
     live.assert_equal()
@@ -72,8 +76,9 @@ def test_what_goes_wrong_is_said_and_gets_right_again_by_itself(live: Live) -> N
     database("INSERT INTO users (id, name) VALUES (3, 'c')")
     folder.with_name("away").rename(folder)
     live.wait("rows 2 and 3", lambda: [e["id"] for e in live.events("public.users")] == [1, 2, 3])
-    # The server ends the connection, as when it is restarted.
-    database("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+    # The server crashes, and recovers.
+    database.crash()
+    live.wait("failure", lambda: "cannot be read any more" in live.log)
     database("INSERT INTO users (id, name) VALUES (4, 'd')")
     live.wait("row 4", lambda: [e["id"] for e in live.events("public.users")] == [1, 2, 3, 4])
     live.end()
