@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.files.limited_files import DEFAULT_LIMITS, Limits
 from lake_assets.formats.row_layouts import RowLayout
+from lake_assets.ingest.landing_places import Landing
 from lake_assets.lake import TableId
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.tables.audits.audit_kinds import Audit
@@ -24,7 +25,8 @@ class RawSpec:
     """A raw table and the source of its records.
 
     Attributes:
-        landing: the folder that files arrive in; None if the table is filled from another table.
+        landing: where files arrive (a path is a folder of this machine); None if the table is filled from another
+            table.
         source: the Iceberg table that another system appends records to, instead of a folder.
         column: the column of that table that holds the record.
         key_column: the column that holds the record's key, as Kafka has it apart.
@@ -44,7 +46,7 @@ class RawSpec:
     """
 
     table: TableId
-    landing: Path | None
+    landing: Landing | None
     format: str
     pipeline: str
     source: TableId | None = None
@@ -65,6 +67,14 @@ class RawSpec:
     audits: ClassVar[tuple[Audit, ...]] = ()
     names_columns_in: ClassVar[tuple[str, ...]] = ()
     partitions: ClassVar[Partitions | None] = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.landing, Path):
+            object.__setattr__(self, "landing", Landing.parse(self.landing))
+
+    def about_of(self, file: str) -> SourceTable | None:
+        """Return the source table of the records of a file that do not name one, by the file's name in tables."""
+        return (self.landing.table_of(file) if self.landing else None) or self.about
 
     @property
     def reader(self) -> EventFormat:
@@ -148,7 +158,7 @@ class StagingSpec:
     refused: str = ""
     batch: BatchSize = UNLIMITED
     shown: Shown = field(default_factory=Shown, repr=False)
-    landing: ClassVar[Path | None] = None
+    landing: ClassVar[None] = None
     audits: ClassVar[tuple[Audit, ...]] = ()
     names_columns_in: ClassVar[tuple[str, ...]] = ()
     partitions: ClassVar[Partitions | None] = None

@@ -94,7 +94,8 @@ def catalog_conf(config: LakeConfig) -> dict[str, str]:
             raise ConfigError(
                 f"catalog type {kind!r} is not supported by both PyIceberg and Spark: use sql, rest, hive or glue"
             )
-    conf |= {_JAVA_NAMES[name]: value for name, value in properties.items() if name in _JAVA_NAMES}
+    options = config.catalog_properties
+    conf |= {_JAVA_NAMES[name]: value for name, value in options.items() if name in _JAVA_NAMES}
     # Otherwise Spark would keep a table's first version, and not see PyIceberg's commits.
     conf["cache-enabled"] = "false"
     prefix = f"spark.sql.catalog.{config.name}"

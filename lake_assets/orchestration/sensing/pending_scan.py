@@ -110,8 +110,7 @@ def missing_sources(lake: Lake, specs: Sequence[Spec]) -> list[str]:
 
 def _files(window: PendingWindow) -> list[tuple[str, int, int]]:
     # A file that was corrected in place counts as new, so a landing that failed on it is due again.
-    stats = [(f.name, f.stat()) for f in window.paths]
-    return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
+    return [(f.name, f.size, round((f.modified or 0) * 1e9)) for f in window.paths]
 
 
 def describe(window: PendingWindow) -> str:

@@ -1,0 +1,121 @@
+"""Files of a landing that have not landed yet.
+
+The ledger tells whether a file has landed. If names only grow, as `landing_order: by-name` declares, a listing begins
+behind the last landed name, so its cost follows what is new. Where a listing begins decides nothing else: a file that
+is listed again is in the ledger. A name that arrives late is found by listing the whole folder from time to time.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from lake_assets.formats.files.record_files import RecordFile
+from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.raw.folder_listings import listing
+from lake_assets.ingest.raw_tables import stored
+from lake_assets.lake import LakeBase, thresholds
+from lake_assets.tables.writing.table_ddl import set_properties
+
+# Snapshot property: the landing, and the last landed name in each of its folders.
+LAST_PROPERTY = "lake-assets.last-files"
+# Table property: when a landing whose names only grow was last listed as a whole, in seconds.
+LISTED_PROPERTY = "lake-assets.listed-at"
+
+
+@dataclass(frozen=True)
+class NewFiles:
+    """The files of a landing that have not landed.
+
+    Attributes:
+        files: in the order in which they land.
+        is_whole: whether whole folders were listed.
+    """
+
+    files: list[RecordFile]
+    is_whole: bool
+
+
+def find(lake: LakeBase, spec: RawSpec) -> NewFiles:
+    """Return the files of a landing that have not landed. Reads metadata, the listing, and perhaps the ledger.
+
+    Raises:
+        ChangedInputError: the size of a landed file has changed.
+        LandingFolderError, StorageUnavailableError, MissingPackageError: see `listing`.
+    """
+    assert spec.landing is not None
+    raw = lake.find(spec.table)
+    after = _listed_after(raw, spec)
+    listed = in_order(listing(spec.landing, lake, after), spec)
+    if listed and raw is not None:
+        listed = unseen(listed, file_ledger.seen(lake, spec.table))
+    if not listed and raw is not None and after is None:
+        _listed_at[_key(raw)] = time.time()
+    return NewFiles(listed, after is None)
+
+
+def unseen(files: Iterable[RecordFile], seen: Mapping[str, int]) -> list[RecordFile]:
+    """Return the files that a ledger lacks.
+
+    Raises:
+        ChangedInputError: the size of a landed file has changed.
+    """
+    return [f for f in files if file_ledger.is_new(f, seen)]
+
+
+def in_order(files: Iterable[RecordFile], spec: RawSpec) -> list[RecordFile]:
+    """Return files in the order in which they land: by name, first loads before changes if that is declared."""
+    return sorted(files, key=lambda f: (not _is_load(f, spec), f.folder, f.base_name))
+
+
+def last_files(raw: Table, spec: RawSpec, landed: Iterable[RecordFile]) -> dict[str, str]:
+    """Return the snapshot property with the last landed names once further files have landed; empty if names need not
+    grow."""
+    if spec.landing is None or not spec.landing.by_name:
+        return {}
+    last = dict(_last(raw, spec) or {})
+    # First loads land before all others, whatever their names are: changes do not come behind them.
+    for file in landed:
+        if not _is_load(file, spec):
+            last[file.folder] = max(last.get(file.folder, ""), file.base_name)
+    return {LAST_PROPERTY: json.dumps({"landing": str(spec.landing), "last": last})}
+
+
+def note_whole_listing(lake: LakeBase, spec: RawSpec) -> None:
+    """Record that whole folders were listed, and all of their files have landed."""
+    if spec.landing is not None and spec.landing.by_name:
+        set_properties(lake, spec.table, {LISTED_PROPERTY: str(int(time.time()))})
+
+
+def _listed_after(raw: Table | None, spec: RawSpec) -> Mapping[str, str] | None:
+    """Return the name in each folder behind which the listing begins; None: list whole folders."""
+    if raw is None or spec.landing is None or not spec.landing.by_name:
+        return None
+    last = max(float(raw.properties.get(LISTED_PROPERTY, 0)), _listed_at.get(_key(raw), 0.0))
+    age = time.time() - last
+    # It is negative if the clock was set back.
+    return _last(raw, spec) if 0 <= age < thresholds.WHOLE_LISTING_SECONDS else None
+
+
+def _last(raw: Table, spec: RawSpec) -> Mapping[str, str] | None:
+    known = stored(raw, LAST_PROPERTY)
+    return known["last"] if known.get("landing") == str(spec.landing) else None
+
+
+def _is_load(file: RecordFile, spec: RawSpec) -> bool:
+    pattern = spec.layout.load_files if spec.layout else ""
+    return bool(pattern) and fnmatch.fnmatchcase(file.base_name, pattern)
+
+
+def _key(raw: Table) -> str:
+    return str(raw.metadata.table_uuid)
+
+
+# When this process last listed the landing of a raw table as a whole and found nothing new, by the table's uuid.
+_listed_at: dict[str, float] = {}
