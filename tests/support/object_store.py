@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -122,6 +123,7 @@ class Bucket:
 @contextlib.contextmanager
 def running_store() -> Generator[StoreServer]:
     """Run the store in a thread."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = StoreServer()
     moto = DomainDispatcherApplication(create_backend_app)
 

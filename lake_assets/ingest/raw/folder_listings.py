@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, TypeVar
 from lake_assets.errors import LandingFolderError
 from lake_assets.formats.files.record_files import LocalFile, RecordFile, StoredObject
 from lake_assets.ingest.landing_places import Landing, pattern_of
-from lake_assets.lake import LakeBase, thresholds
+from lake_assets.lake import thresholds
 from lake_assets.lake.object_stores import ObjectStore, store_of
 
 T = TypeVar("T")
@@ -33,12 +33,13 @@ def nothing_arrived(landing: Landing, home: Path) -> tuple[Literal["waiting", "n
     return "nothing", f"no file has arrived in {landing} yet{where}"
 
 
-def listing(landing: Landing, lake: LakeBase, after: Mapping[str, str] | None = None) -> list[RecordFile]:
+def listing(landing: Landing, options: Mapping[str, str], after: Mapping[str, str] | None = None) -> list[RecordFile]:
     """Return a landing's files by name, without hidden and unfinished ones (`.`, `_`, `.tmp`, `.part`).
 
     A missing folder is empty: the program that fills it creates it.
 
     Args:
+        options: those of object stores, from the lake's configuration.
         after: by folder below the landing's root, the name behind which its listing begins.
 
     Raises:
@@ -46,7 +47,7 @@ def listing(landing: Landing, lake: LakeBase, after: Mapping[str, str] | None = 
         StorageUnavailableError: the store does not answer, or denies access.
         MissingPackageError: the package for the store is not installed.
     """
-    place = _place_of(landing, lake)
+    place = _place_of(landing, options)
     after, folders = after or {}, [""]
     for segment in landing.segments:
         folders = _matching(place, folders, segment)
@@ -122,10 +123,10 @@ class _StorePlace(_Place):
         return [n for n in self.store.contents(_joined(self.root, folder)).folders if n[0] not in "._"]
 
 
-def _place_of(landing: Landing, lake: LakeBase) -> _Place:
+def _place_of(landing: Landing, options: Mapping[str, str]) -> _Place:
     if landing.path is not None:
         return _LocalPlace(landing.path)
-    return _StorePlace(landing.root, store_of(landing.root, lake.config.object_stores))
+    return _StorePlace(landing.root, store_of(landing.root, options))
 
 
 def _matching(place: _Place, folders: list[str], segment: str) -> list[str]:

@@ -211,7 +211,7 @@ def backlog(lake: LakeBase, raw: TableId) -> Backlog:
     """
     raw_table = lake.table(raw)
     folder = raw_table.properties.get(LANDING_PROPERTY)
-    listed = listing(Landing.parse(folder), lake) if folder else []
+    listed = listing(Landing.parse(folder), lake.config.object_stores) if folder else []
     files = new_files.unseen(listed, file_ledger.seen(lake, raw)) if listed else []
     if not files:
         return Backlog()

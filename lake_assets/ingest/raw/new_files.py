@@ -52,7 +52,7 @@ def find(lake: LakeBase, spec: RawSpec) -> NewFiles:
     assert spec.landing is not None
     raw = lake.find(spec.table)
     after = _listed_after(raw, spec)
-    listed = in_order(listing(spec.landing, lake, after), spec)
+    listed = in_order(listing(spec.landing, lake.config.object_stores, after), spec)
     if listed and raw is not None:
         listed = unseen(listed, file_ledger.seen(lake, spec.table))
     if not listed and raw is not None and after is None:
