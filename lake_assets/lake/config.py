@@ -21,6 +21,8 @@ from lake_assets.lake.yaml_text import YamlError, load
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
 POSTGRES_JDBC = "org.postgresql:postgresql:42.7.7"
+# What Iceberg's Java classes need to reach tables in S3, and Glue; of the version of the runtime.
+AWS_BUNDLE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 # What the names of options of object stores begin with.
 _STORES = ("s3.", "gcs.", "adls.", "client.")
 
@@ -132,6 +134,11 @@ class LakeConfig(BaseSettings):
     def catalog_properties(self) -> dict[str, str]:
         """The properties of the catalog, with the options of the store that its tables are in."""
         return {**self.storage, **self.catalog}
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the warehouse: `file`, `s3`, ...; empty: the catalog's server chooses the place of tables."""
+        return urlparse(self.warehouse or "").scheme.lower()
 
     @property
     def is_embedded(self) -> bool:

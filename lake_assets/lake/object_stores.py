@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 
 from lake_assets.errors import LandingFolderError, MissingPackageError, StorageUnavailableError, UnstableFileError
 from lake_assets.lake import thresholds
+from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.redaction import hide_in, secrets_in
 
 # By scheme: the package that reads it, and the extra of this package that installs it. `memory` is fsspec's own store,
@@ -181,7 +182,7 @@ class ObjectStore:
             raise self._unavailable(url, e) from e
 
     def _unavailable(self, url: str, error: Exception) -> StorageUnavailableError:
-        why = hide_in(f"{type(error).__name__}: {error}".strip(": ")[:300], secrets_in(self.properties))
+        why = hide_in(f"{type(error).__name__}: {first_line(error)}"[:300], secrets_in(self.properties))
         if isinstance(error, PermissionError) or "credential" in why.lower() or "(403)" in why:
             return StorageUnavailableError(
                 f"{url}: the store denies access ({why}). Nothing of it was landed: let the credentials of this "

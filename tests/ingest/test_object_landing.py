@@ -285,6 +285,17 @@ def test_the_listing_begins_behind_the_last_landed_name(bucket: Bucket, store_la
     assert ids(store_lake) == list(range(6))
 
 
+def test_files_that_landed_before_the_order_was_declared_are_listed_once(bucket: Bucket, store_lake: Lake) -> None:
+    for n in range(3):
+        bucket.put(f"in/{n}.jsonl", lines(n))
+    land(store_lake, spec(f"{bucket.url}/in"))
+    new_files._listed.clear()  # pyright: ignore[reportPrivateUsage] (as in another process)
+    for start in (None, "in/2.jsonl", "in/2.jsonl"):
+        bucket.server.forget()
+        assert RawStep(grows(bucket)).new_files(store_lake) == []
+        assert [r.parameters.get("start-after") for r in bucket.server.listings()] == [start]
+
+
 def test_a_name_that_comes_late_lands_with_the_next_whole_listing(
     bucket: Bucket, store_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

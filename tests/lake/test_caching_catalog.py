@@ -43,7 +43,7 @@ def conf(catalog: dict[str, str], **settings: str) -> dict[str, str]:
              "s3.endpoint": "http://s3", "s3.region": "eu"},
             {"type": "jdbc", "jdbc.schema-version": "V1", "uri": "jdbc:postgresql://db:6543/lake", "jdbc.user": "me",
              "jdbc.password": "secret", "warehouse": "s3://w", "s3.endpoint": "http://s3", "client.region": "eu",
-             "cache-enabled": "false"},
+             "s3.path-style-access": "true", "io-impl": "org.apache.iceberg.io.ResolvingFileIO", "cache-enabled": "false"},
         ),
         (
             {"uri": "https://rest/api", "token": "t", "warehouse": "w", "client.access-key-id": "k"},

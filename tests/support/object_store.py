@@ -111,7 +111,7 @@ class Bucket:
     def delete(self, key: str) -> None:
         self.server.client.delete_object(Bucket=self.name, Key=key)
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
         return [o["Key"] for page in pages for o in page.get("Contents", ())]
 

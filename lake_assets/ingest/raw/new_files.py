@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyiceberg.table import Table
 
@@ -53,11 +54,10 @@ def find(lake: LakeBase, spec: RawSpec) -> NewFiles:
     raw = lake.find(spec.table)
     after = _listed_after(raw, spec)
     listed = in_order(listing(spec.landing, lake.config.object_stores, after), spec)
-    if listed and raw is not None:
-        listed = unseen(listed, file_ledger.seen(lake, spec.table))
-    if not listed and raw is not None and after is None:
-        _listed_at[_key(raw)] = time.time()
-    return NewFiles(listed, after is None)
+    new = unseen(listed, file_ledger.seen(lake, spec.table)) if listed and raw is not None else listed
+    if not new and raw is not None and after is None:
+        _listed[_key(raw, spec)] = _Listed(raw.metadata.current_snapshot_id, time.time(), _last_of(listed, spec, {}))
+    return NewFiles(new, after is None)
 
 
 def unseen(files: Iterable[RecordFile], seen: Mapping[str, int]) -> list[RecordFile]:
@@ -79,11 +79,7 @@ def last_files(raw: Table, spec: RawSpec, landed: Iterable[RecordFile]) -> dict[
     grow."""
     if spec.landing is None or not spec.landing.by_name:
         return {}
-    last = dict(_last(raw, spec) or {})
-    # First loads land before all others, whatever their names are: changes do not come behind them.
-    for file in landed:
-        if not _is_load(file, spec):
-            last[file.folder] = max(last.get(file.folder, ""), file.base_name)
+    last = _last_of(landed, spec, _last(raw, spec) or {})
     return {LAST_PROPERTY: json.dumps({"landing": str(spec.landing), "last": last})}
 
 
@@ -97,10 +93,14 @@ def _listed_after(raw: Table | None, spec: RawSpec) -> Mapping[str, str] | None:
     """Return the name in each folder behind which the listing begins; None: list whole folders."""
     if raw is None or spec.landing is None or not spec.landing.by_name:
         return None
-    last = max(float(raw.properties.get(LISTED_PROPERTY, 0)), _listed_at.get(_key(raw), 0.0))
-    age = time.time() - last
+    listed = _listed.get(_key(raw, spec))
+    if listed is not None and listed.snapshot != raw.metadata.current_snapshot_id:
+        listed = None  # another process has landed files, or the table was rolled back
+    age = time.time() - max(float(raw.properties.get(LISTED_PROPERTY, 0)), listed.at if listed else 0.0)
     # It is negative if the clock was set back.
-    return _last(raw, spec) if 0 <= age < thresholds.WHOLE_LISTING_SECONDS else None
+    if not 0 <= age < thresholds.WHOLE_LISTING_SECONDS:
+        return None
+    return listed.last if listed else _last(raw, spec)
 
 
 def _last(raw: Table, spec: RawSpec) -> Mapping[str, str] | None:
@@ -108,14 +108,32 @@ def _last(raw: Table, spec: RawSpec) -> Mapping[str, str] | None:
     return known["last"] if known.get("landing") == str(spec.landing) else None
 
 
+def _last_of(files: Iterable[RecordFile], spec: RawSpec, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the last name in each folder, of some files and of those before them."""
+    last = dict(before)
+    # First loads land before all others, whatever their names are: changes do not come behind them.
+    for file in files:
+        if not _is_load(file, spec):
+            last[file.folder] = max(last.get(file.folder, ""), file.base_name)
+    return last
+
+
 def _is_load(file: RecordFile, spec: RawSpec) -> bool:
     pattern = spec.layout.load_files if spec.layout else ""
     return bool(pattern) and fnmatch.fnmatchcase(file.base_name, pattern)
 
 
-def _key(raw: Table) -> str:
-    return str(raw.metadata.table_uuid)
+def _key(raw: Table, spec: RawSpec) -> tuple[str, str]:
+    return str(raw.metadata.table_uuid), str(spec.landing)
 
 
-# When this process last listed the landing of a raw table as a whole and found nothing new, by the table's uuid.
-_listed_at: dict[str, float] = {}
+class _Listed(NamedTuple):
+    """A whole listing in which all files had landed: the raw table's snapshot, the time, and the last names."""
+
+    snapshot: int | None
+    at: float
+    last: Mapping[str, str]
+
+
+# The last such listing of this process, by the uuid of the raw table and the landing: ticks commit nothing.
+_listed: dict[tuple[str, str], _Listed] = {}
