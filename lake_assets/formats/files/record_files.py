@@ -87,6 +87,8 @@ class LocalFile(RecordFile):
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """See `RecordFile`. Bytes that are not UTF-8 become `/xff`, which no other name contains."""
         name = self.path.name
+        if name.isascii() and not self.folder_name:
+            return name
         if not name.isascii():
             name = "".join(f"/x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else c for c in name)
         return f"{self.folder_name}/{name}" if self.folder_name else name

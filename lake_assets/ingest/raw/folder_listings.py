@@ -34,7 +34,7 @@ def nothing_arrived(landing: Landing, home: Path) -> tuple[Literal["waiting", "n
 
 
 def listing(landing: Landing, options: Mapping[str, str], after: Mapping[str, str] | None = None) -> list[RecordFile]:
-    """Return a landing's files by name, without hidden and unfinished ones (`.`, `_`, `.tmp`, `.part`).
+    """Return a landing's files by folder and name, without hidden and unfinished ones (`.`, `_`, `.tmp`, `.part`).
 
     A missing folder is empty: the program that fills it creates it.
 
@@ -50,9 +50,9 @@ def listing(landing: Landing, options: Mapping[str, str], after: Mapping[str, st
     place = _place_of(landing, options)
     after, folders = after or {}, [""]
     for segment in landing.segments:
-        folders = _matching(place, folders, segment)
+        folders = sorted(_matching(place, folders, segment))
     listed = _each(place, lambda folder: place.files(folder, after.get(folder)), folders)
-    return sorted((file for files in listed for file in files), key=lambda f: (f.folder, f.base_name))
+    return [file for files in listed for file in files]
 
 
 class _Place(ABC):
@@ -62,7 +62,7 @@ class _Place(ABC):
 
     @abstractmethod
     def files(self, folder: str, after: str | None) -> Sequence[RecordFile]:
-        """Return the files of a folder whose names come after one."""
+        """Return the files of a folder whose names come after one, by name."""
 
     @abstractmethod
     def folders(self, folder: str) -> Sequence[str]:
@@ -81,7 +81,8 @@ class _LocalPlace(_Place):
             for e in self._entries(folder)
             if _is_wanted(e.name) and (after is None or e.name > after) and _is_file(e)
         ]
-        return [LocalFile(self.root / folder / name, folder) for name in names]
+        path = self.root / folder
+        return [LocalFile(path / name, folder) for name in sorted(names)]
 
     def folders(self, folder: str) -> Sequence[str]:
         found = [e for e in self._entries(folder) if e.name[0] not in "._" and _is_folder(e)]

@@ -70,8 +70,8 @@ def unseen(files: Iterable[RecordFile], seen: Mapping[str, int]) -> list[RecordF
 
 
 def in_order(files: Iterable[RecordFile], spec: RawSpec) -> list[RecordFile]:
-    """Return files in the order in which they land: by name, first loads before changes if that is declared."""
-    return sorted(files, key=lambda f: (not _is_load(f, spec), f.folder, f.base_name))
+    """Return listed files in the order in which they land: by name, first loads before changes if that is declared."""
+    return sorted(files, key=lambda f: not _is_load(f, spec)) if spec.layout and spec.layout.load_files else [*files]
 
 
 def last_files(raw: Table, spec: RawSpec, landed: Iterable[RecordFile]) -> dict[str, str]:
