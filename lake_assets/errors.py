@@ -39,6 +39,10 @@ class JarsError(LakeError):
     """The Spark jars could not be resolved, or cached ones are not the expected ones."""
 
 
+class MissingPackageError(ConfigError):
+    """A setting needs a package that is not installed."""
+
+
 class CatalogUnavailableError(TransientError):
     """The Iceberg catalog cannot be opened, or does not answer."""
 
@@ -143,6 +147,12 @@ class InputError(LakeError):
 
 class LandingFolderError(InputError):
     """A landing folder is not a folder, or cannot be read."""
+
+
+class UnstableFileError(InputError):
+    """A file has gone, or has changed, between its listing and its reading; the next run lists it anew."""
+
+    permanent: ClassVar[bool] = False
 
 
 class InputTooLargeError(InputError):

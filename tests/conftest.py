@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine, event
@@ -19,6 +19,9 @@ from lake_assets.lake import thresholds
 from tests.support.kills import Points, around_writes
 from tests.support.lakes import lake_on, set_for_little_data, small_lake
 from tests.support.seeds import VARIANTS
+
+if TYPE_CHECKING:
+    from tests.support.object_store import Bucket, StoreServer
 
 # Where tests run beside each other there is no terminal whose width could be asked for.
 os.environ["COLUMNS"] = "150"
@@ -148,3 +151,19 @@ def points(monkeypatch: pytest.MonkeyPatch) -> Points:
     points = Points(only_after=True)
     around_writes(points, monkeypatch)
     return points
+
+
+@pytest.fixture(scope="session")
+def _store() -> Iterator[StoreServer]:
+    from tests.support.object_store import running_store
+
+    with running_store() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(_store: StoreServer) -> Bucket:
+    """A bucket of an object store on this machine."""
+    from tests.support.object_store import new_bucket
+
+    return new_bucket(_store)

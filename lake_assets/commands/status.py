@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyiceberg.table import Table
 from rich.markup import escape
@@ -15,9 +14,10 @@ from lake_assets.capture.renamed_columns import renamed_since
 from lake_assets.commands.printing import console, listing, print_json, size
 from lake_assets.commands.table_lookup import AsJson, all_pipelines
 from lake_assets.commands.upkeep_status import shown, upkeep_statuses
-from lake_assets.errors import HistoryError, InputError, LakeError
+from lake_assets.errors import HistoryError, InputError, LakeError, MissingPackageError, StorageUnavailableError
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
+from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
@@ -262,7 +262,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
         waiting = backlog(lake, table_id)
         lost = _lost_history(table_id, table, {s: sources[s] for s in windows})
-    except (HistoryError, InputError) as e:
+    except (HistoryError, InputError, StorageUnavailableError, MissingPackageError) as e:
         return replace(result, error=str(e))
     now = datetime.now(UTC).timestamp()
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
@@ -335,8 +335,8 @@ def _behind(status: TableStatus) -> str:
     if any(n is None for n in status.behind.values()):
         parts.append("a source was rolled back")
     if status.landing and not status.waiting.files:
-        is_there = Path(status.landing).exists()
-        parts.append(f"no file yet in {status.landing}" if is_there else f"{status.landing} does not exist")
+        is_missing = Landing.parse(status.landing).is_missing
+        parts.append(f"{status.landing} does not exist" if is_missing else f"no file yet in {status.landing}")
     if files := status.waiting.files:
         records = status.waiting.records
         about = f", about {records:,} records" if records is not None else f", {size(status.waiting.bytes)}"

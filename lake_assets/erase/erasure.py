@@ -333,7 +333,7 @@ class Erasure:
         return bool(removable)
 
     def _outside_home(self) -> list[str]:
-        landing = [str(s.landing) for s in self.specs if s.landing is not None]
+        landing = [str(s.landing.path) for s in self.specs if s.landing is not None and s.landing.path]
         return [*landing, (self.lake.config.warehouse or "").removeprefix("file://")]
 
     def _open_captures(self) -> list[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from lake_assets.final.column_selection import ColumnExpression, Star
@@ -77,7 +76,7 @@ class FinalSpec:
     audits: tuple[Audit, ...] = ()
     partitions: Partitions | None = None
     key_at: str = field(default="", repr=False, compare=False)
-    landing: ClassVar[Path | None] = None
+    landing: ClassVar[None] = None
 
     def spelled_as(self, source: Iterable[str]) -> Self:
         """Return the declaration with its columns spelled as the source, by its names in the lake, and the table do."""

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.files.limited_files import DEFAULT_LIMITS, Limits
 from lake_assets.formats.row_layouts import RowLayout
+from lake_assets.ingest.landing_places import Landing
 from lake_assets.lake import TableId
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.sources.live_specs import LiveSpec
@@ -25,7 +26,8 @@ class RawSpec:
     """A raw table and the source of its records.
 
     Attributes:
-        landing: the folder that files arrive in; None if the table is filled from another source.
+        landing: where files arrive (a path is a folder of this machine); None if the table is filled from another
+            source.
         source: the Iceberg table that another system appends records to, instead of a folder.
         live: the server that `lake-assets serve` reads, instead of a folder or a table.
         column: the column of that table that holds the record.
@@ -46,7 +48,7 @@ class RawSpec:
     """
 
     table: TableId
-    landing: Path | None
+    landing: Landing | None
     format: str
     pipeline: str
     source: TableId | None = None
@@ -68,6 +70,14 @@ class RawSpec:
     audits: ClassVar[tuple[Audit, ...]] = ()
     names_columns_in: ClassVar[tuple[str, ...]] = ()
     partitions: ClassVar[Partitions | None] = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.landing, Path):
+            object.__setattr__(self, "landing", Landing.parse(self.landing))
+
+    def about_of(self, file: str) -> SourceTable | None:
+        """Return the source table of the records of a file that do not name one, by the file's name in tables."""
+        return (self.landing.table_of(file) if self.landing else None) or self.about
 
     @property
     def reader(self) -> EventFormat:
@@ -152,7 +162,7 @@ class StagingSpec:
     refused: str = ""
     batch: BatchSize = UNLIMITED
     shown: Shown = field(default_factory=Shown, repr=False)
-    landing: ClassVar[Path | None] = None
+    landing: ClassVar[None] = None
     audits: ClassVar[tuple[Audit, ...]] = ()
     names_columns_in: ClassVar[tuple[str, ...]] = ()
     partitions: ClassVar[Partitions | None] = None

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from lake_assets.jobs.captured_step import CapturedStep
@@ -73,7 +72,7 @@ class JobSpec:
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: tuple[Audit, ...] = ()
     full: str = ""
-    landing: ClassVar[Path | None] = None
+    landing: ClassVar[None] = None
     partitions: ClassVar[Partitions | None] = None
 
     @property

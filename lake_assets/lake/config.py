@@ -21,7 +21,10 @@ from lake_assets.lake.yaml_text import YamlError, load
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
 POSTGRES_JDBC = "org.postgresql:postgresql:42.7.7"
-
+# What Iceberg's Java classes need to reach tables in S3, and Glue; of the version of the runtime.
+AWS_BUNDLE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
+# What the names of options of object stores begin with.
+_STORES = ("s3.", "gcs.", "adls.", "client.")
 
 _file_values: ContextVar[dict[str, Any]] = ContextVar("file_values", default={})  # noqa: B039 (never mutated)
 
@@ -71,6 +74,11 @@ class LakeConfig(BaseSettings):
         default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
     )
     warehouse: str | None = Field(default=None, description="folder or URL of the tables; default: `home`/warehouse")
+    storage: dict[str, str] = Field(
+        default_factory=dict,
+        description="options of object stores, by PyIceberg's names (s3.endpoint, s3.region, ...), for landing folders "
+        "and tables; default: those of the environment (AWS_REGION, ...)",
+    )
     protect: bool = Field(
         default=True, description="whether to tag the snapshots that are still needed of tables that others write"
     )
@@ -82,7 +90,7 @@ class LakeConfig(BaseSettings):
 
     def hidden(self, text: object) -> str:
         """Replace the secrets of these settings in a text."""
-        return hide_in(str(text), {*secrets_in(self.catalog), *secrets_in(self.spark.conf)})
+        return hide_in(str(text), {*secrets_in(self.catalog), *secrets_in(self.storage), *secrets_in(self.spark.conf)})
 
     @classmethod
     def settings_customise_sources(
@@ -116,6 +124,21 @@ class LakeConfig(BaseSettings):
             # Spark and PyIceberg would resolve a relative path from different working directories.
             self.warehouse = file_url(Path(self.warehouse).expanduser().absolute())
         return self
+
+    @property
+    def object_stores(self) -> dict[str, str]:
+        """The options of landing folders in object stores: those of the tables, and `storage`."""
+        return {k: v for k, v in self.catalog.items() if k.startswith(_STORES)} | self.storage
+
+    @property
+    def catalog_properties(self) -> dict[str, str]:
+        """The properties of the catalog, with the options of the store that its tables are in."""
+        return {**self.storage, **self.catalog}
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the warehouse: `file`, `s3`, ...; empty: the catalog's server chooses the place of tables."""
+        return urlparse(self.warehouse or "").scheme.lower()
 
     @property
     def is_embedded(self) -> bool:

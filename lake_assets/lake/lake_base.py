@@ -82,7 +82,7 @@ class LakeBase:
         Raises:
             CatalogUnavailableError: it cannot be opened; names reason and location.
         """
-        properties = dict(self.config.catalog)
+        properties = self.config.catalog_properties
         uri = properties.get("uri", "")
         try:
             if self.config.is_embedded:

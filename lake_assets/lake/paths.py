@@ -1,4 +1,4 @@
-"""Paths in settings: local paths, or `file:` URLs."""
+"""Paths in settings: local paths, `file:` URLs, and URLs of object stores where they may be named."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlparse
 
 from pydantic import BeforeValidator
 
+from lake_assets.lake.object_stores import STORES
+
 # `Path` merges double slashes, so a URL that was a Path before reads `s3:/bucket`.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):/")
 
@@ -17,8 +19,11 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):/")
 _MAX_NAME_BYTES = 255
 
 
-def local_path(value: Any) -> Any:
+def local_path(value: Any, accepted: str = "") -> Any:
     """Return a setting's text as a path: `~` is expanded, and a `file:` URL becomes its path.
+
+    Args:
+        accepted: what the setting takes, if it takes more than local paths.
 
     Raises:
         ValueError: it is a URL of another machine, or not a path.
@@ -33,10 +38,35 @@ def local_path(value: Any) -> Any:
         return _of_text(text)
     if url["scheme"].lower() == "file" and (path := _of_file_url(text)) is not None:
         return path
+    if accepted:
+        raise ValueError(f"{text} is a URL that cannot be read: write {accepted}")
     raise ValueError(
         f"{text} is a URL, but only folders and files of this machine can be read: write a local path. If the files "
         "are elsewhere, mount or synchronize the folder"
     )
+
+
+def store_url(text: str) -> str | None:
+    """Return the URL of a folder of an object store without a slash at its end; None: it is no URL of a known store.
+
+    Raises:
+        ValueError: it has no bucket, or a place for secrets.
+    """
+    url = _URL.match(text)
+    if url is None or (scheme := url["scheme"].lower()) not in STORES:
+        return None
+    rest = text[url.end() :].removeprefix("/")
+    container, _, path = rest.partition("/")
+    account, _, host = container.rpartition("@")
+    if "?" in rest or ":" in container or (account and scheme not in ("abfs", "abfss")):
+        # A part of it may be a secret, and would get into tables and messages.
+        raise ValueError(
+            f"a {scheme}:// URL of a landing folder has a bucket and a path, and neither credentials nor parameters: "
+            "set those in the environment, or as `storage` in the lake's configuration"
+        )
+    if not host or "\0" in rest or "%00" in rest:
+        raise ValueError(f"{text!r} is not the URL of a folder: write {scheme}://bucket/folder")
+    return f"{scheme}://{container}/{path.strip('/')}".rstrip("/")
 
 
 def file_url(path: Path) -> str:
@@ -69,5 +99,5 @@ def _of_file_url(text: str) -> Path | None:
     return Path(unquote(parsed.path)) if parsed.netloc in ("", "localhost") else None
 
 
-LocalPath = Annotated[Path, BeforeValidator(local_path)]
+LocalPath = Annotated[Path, BeforeValidator(lambda value: local_path(value))]
 """A path setting; rejects URLs of other machines."""

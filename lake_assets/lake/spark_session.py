@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 
 from lake_assets.errors import ConfigError, SparkUnavailableError
 from lake_assets.lake import caching_catalog
-from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
+from lake_assets.lake.config import AWS_BUNDLE, ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
 from lake_assets.lake.redaction import hide_in
 from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.jars import resolve
@@ -60,7 +60,11 @@ _JAVA_NAMES = {
     "client.region": "client.region",
     "client.access-key-id": "s3.access-key-id",
     "client.secret-access-key": "s3.secret-access-key",
+    "client.session-token": "s3.session-token",
 }
+# Chooses the class that reads and writes a file by the scheme of its location. REST and Glue catalogs do so by default.
+_ANY_STORE = "org.apache.iceberg.io.ResolvingFileIO"
+_S3 = ("s3", "s3a", "s3n")
 
 
 def packages(config: LakeConfig) -> list[str]:
@@ -68,7 +72,13 @@ def packages(config: LakeConfig) -> list[str]:
     uri = config.catalog.get("uri", "")
     # Beside a server, backfills have a catalog of their own in a SQLite file.
     jdbc = [POSTGRES_JDBC] if uri.startswith("postgres") else [SQLITE_JDBC]
-    return [ICEBERG_RUNTIME, *jdbc, *config.spark.packages]
+    in_s3 = config.scheme in _S3 or _kind(config) == "glue" or any(name.startswith("s3.") for name in config.catalog)
+    return [ICEBERG_RUNTIME, *jdbc, *([AWS_BUNDLE] if in_s3 else []), *config.spark.packages]
+
+
+def _kind(config: LakeConfig) -> str:
+    properties = config.catalog
+    return properties.get("type") or ("rest" if properties.get("uri", "").startswith("http") else "sql")
 
 
 def catalog_conf(config: LakeConfig) -> dict[str, str]:
@@ -80,7 +90,7 @@ def catalog_conf(config: LakeConfig) -> dict[str, str]:
         ConfigError: Spark has no counterpart of PyIceberg's catalog type.
     """
     properties = config.catalog
-    kind = properties.get("type") or ("rest" if properties.get("uri", "").startswith("http") else "sql")
+    kind = _kind(config)
     conf = {"warehouse": config.warehouse} if config.warehouse else {}
     match kind:
         case "sql":
@@ -94,7 +104,7 @@ def catalog_conf(config: LakeConfig) -> dict[str, str]:
             raise ConfigError(
                 f"catalog type {kind!r} is not supported by both PyIceberg and Spark: use sql, rest, hive or glue"
             )
-    conf |= {_JAVA_NAMES[name]: value for name, value in properties.items() if name in _JAVA_NAMES}
+    conf |= _store_conf(config, kind)
     # Otherwise Spark would keep a table's first version, and not see PyIceberg's commits.
     conf["cache-enabled"] = "false"
     prefix = f"spark.sql.catalog.{config.name}"
@@ -109,6 +119,18 @@ def catalog_conf(config: LakeConfig) -> dict[str, str]:
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     }
+
+
+def _store_conf(config: LakeConfig, kind: str) -> dict[str, str]:
+    """Return the settings of the object store that tables are in, as Iceberg's Java classes name them."""
+    options = config.catalog_properties
+    conf = {_JAVA_NAMES[name]: value for name, value in options.items() if name in _JAVA_NAMES}
+    if kind in ("sql", "hive") and config.scheme not in ("", "file", "hdfs"):
+        conf = {"io-impl": _ANY_STORE, **conf}
+    # Names of buckets are part of the host at AWS only. PyIceberg has it so by default.
+    if "s3.endpoint" in conf and options.get("s3.force-virtual-addressing", "false").lower() != "true":
+        conf["s3.path-style-access"] = "true"
+    return conf
 
 
 def _jdbc(uri: str) -> dict[str, str]:

@@ -139,6 +139,14 @@ BYTES_A_BATCH = 64 << 20
 # [not measured]
 PARQUET_ROWS_A_BATCH = 10_000
 CSV_BYTES_A_BLOCK = 8 << 20
+# Objects of a store up to this size are read with one request each, this many at once; larger ones in parts of the
+# second size. [0064: bench_object_landing; the sizes are not measured]
+OBJECT_BYTES_IN_MEMORY = 8 << 20
+OBJECT_BYTES_A_READ = 16 << 20
+OBJECTS_AT_ONCE = 16
+# Names that do not only grow, although that is declared: a folder is listed as a whole again after this many seconds.
+# [not measured]
+WHOLE_LISTING_SECONDS = 3_600
 # From this many data files on, a ledger is written anew as one: each landing adds a file, which slows every read.
 # [not measured]
 LEDGER_FILES = 64

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pyiceberg.table import Table
@@ -79,7 +78,7 @@ class ModelSpec:
     on_replaced: Literal["stop", "rebuild"] = "stop"
     refused: str = ""
     is_read: bool = True
-    landing: ClassVar[Path | None] = None
+    landing: ClassVar[None] = None
 
     @property
     def names_columns_in(self) -> list[str]:

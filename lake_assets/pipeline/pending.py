@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from pyiceberg.table import Table
 
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import is_upkeep
 from lake_assets.lake.metadata.snapshot_log import between
@@ -36,7 +36,7 @@ class PendingWindow:
     end: int | None = None
     files: int = 0
     left: int = 0
-    paths: tuple[Path, ...] = field(default=(), repr=False, compare=False)
+    paths: tuple[RecordFile, ...] = field(default=(), repr=False, compare=False)
 
 
 def pending_of(lake: LakeBase, spec: Spec) -> list[PendingWindow]:

@@ -27,6 +27,9 @@ SHA256 = {
     "org.apache.iceberg_iceberg-spark-runtime-4.1_2.13-1.12.0.jar": (
         "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"
     ),
+    "org.apache.iceberg_iceberg-aws-bundle-1.12.0.jar": (
+        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957"
+    ),
     "org.xerial_sqlite-jdbc-3.50.3.0.jar": ("a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08"),
     "org.postgresql_postgresql-42.7.7.jar": ("157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460"),
 }

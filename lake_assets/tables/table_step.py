@@ -9,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pyiceberg.table import Table
 
 from lake_assets.errors import LOST_FILE_ADVICE, DefinitionChangedError
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
 from lake_assets.tables.outcome import Outcome
@@ -145,7 +145,7 @@ class TableStep(ABC, Generic[S, P]):
         """The tables that a step commits to."""
         return (self.spec.table,)
 
-    def new_files(self, lake: LakeBase) -> list[Path]:
+    def new_files(self, lake: LakeBase) -> list[RecordFile]:
         """Return the files of a landing folder that are due."""
         return []
 

@@ -16,6 +16,7 @@ from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats.files.csv_files import csv_records
 from lake_assets.formats.files.parquet_files import parquet_records
+from lake_assets.formats.files.record_files import LocalFile
 from tests.support.generated_rows import replay
 
 APP = typer.Typer()
@@ -51,8 +52,8 @@ def test_rows_as_csv_and_parquet_begin_a_new_file_where_the_columns_change(tmp_p
     csv, parquet = (sorted((tmp_path / kind).iterdir()) for kind in ("csv", "parquet"))
     assert len(csv) == len(parquet) == 3
     assert len({tuple((f.name, str(f.type)) for f in pq.read_schema(file)) for file in parquet}) == 3
-    texts = [json.loads(r)["@text"] for file in csv for _, r, _ in csv_records(file)]
-    typed = [json.loads(r)["row"] for file in parquet for _, r, _ in parquet_records(file)]
+    texts = [json.loads(r)["@text"] for file in csv for _, r, _ in csv_records(LocalFile(file))]
+    typed = [json.loads(r)["row"] for file in parquet for _, r, _ in parquet_records(LocalFile(file))]
     assert [(t["FLAG"], t["id"]) for t in texts] == [(t["FLAG"], str(t["id"])) for t in typed]
     assert [t["name"] for t in texts] == [t["name"] for t in typed]
 

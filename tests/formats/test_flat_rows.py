@@ -27,6 +27,7 @@ from lake_assets.formats.files.csv_files import RowFilter, csv_records
 from lake_assets.formats.files.file_records import reader_of
 from lake_assets.formats.files.limited_files import Limits
 from lake_assets.formats.files.parquet_files import parquet_records, spark_type
+from lake_assets.formats.files.record_files import LocalFile
 from tests.support.parsing import Parsed, lines_of, parse
 
 CHANGE_SET, CHANGE_FEED = event_format("change-set"), event_format("change-feed")
@@ -55,7 +56,7 @@ D,3,30,2018-01-01 16:02:05
 def test_the_change_set_of_the_article(spark_lake: Lake, tmp_path: Path) -> None:
     file = tmp_path / "change_set.csv"
     file.write_text(CSV)
-    lines = [record for _, record, _ in csv_records(file)]
+    lines = [record for _, record, _ in csv_records(LocalFile(file))]
     hints = Hints(table=T, key=("ID",), types={"CDC_TIMESTAMP": "timestamp"})
     events = parse(spark_lake.spark(), CHANGE_SET, lines, hints)
     assert [e.op for e in events] == [INSERT, UPDATE, DELETE, UPDATE, DELETE]
@@ -179,7 +180,7 @@ def test_csv_text_is_a_number_only_if_a_number_keeps_it(spark_lake: Lake, tmp_pa
     file = tmp_path / "t.csv.gz"
     text = 'FLAG,ID,zip,n,x,s,e\nI,1,00501,-5,0.5,"a,""b""\nc",\nI,2,10115,7,2,"",\n'
     file.write_bytes(gzip.compress(text.encode()))
-    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r, _ in csv_records(file)], KEYED)
+    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r, _ in csv_records(LocalFile(file))], KEYED)
     assert one.row == {"ID": 1, "zip": "00501", "n": -5, "x": 0.5, "s": 'a,"b"\nc'}
     assert two.row == {"ID": 2, "zip": "10115", "n": 7, "x": 2.0, "s": ""}
 
@@ -213,7 +214,7 @@ def test_parquet_rows_have_the_types_of_their_file(spark_lake: Lake, tmp_path: P
     file = tmp_path / "t.parquet"
     pq.write_table(pa.table([pa.array(["I", "U"]), pa.array([1, 1]), *arrays], ["FLAG", "ID", *names]), file)
     assert [spark_type(t) for t, *_ in VALUES] == [kind for _, _, kind, _ in VALUES]
-    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r, _ in parquet_records(file)], KEYED)
+    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r, _ in parquet_records(LocalFile(file))], KEYED)
     assert (one.bad, two.bad) == (None, None)
     for name, (kind, _, _, expected) in zip(names, VALUES, strict=True):
         assert (one.row[name], two.row[name]) == (expected, None), kind
@@ -224,7 +225,7 @@ def test_files_with_different_schemas_in_one_batch_are_read_separately(spark_lak
     lines: list[str] = []
     for i, kind in enumerate((pa.int32(), pa.int64())):
         pq.write_table(pa.table([["I"], pa.array([i], kind)], ["FLAG", "ID"]), tmp_path / f"{i}.parquet")
-        lines += [r for _, r, _ in parquet_records(tmp_path / f"{i}.parquet")]
+        lines += [r for _, r, _ in parquet_records(LocalFile(tmp_path / f"{i}.parquet"))]
     lines += lines_of({"FLAG": "I", "ID": 2})
     assert [e.row["ID"] for e in parse(spark_lake.spark(), CHANGE_SET, lines, KEYED)] == [0, 1, 2]
 
@@ -240,12 +241,12 @@ def test_files_with_different_schemas_in_one_batch_are_read_separately(spark_lak
 def test_invalid_csv_is_malformed(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(error, match=r"t\.csv"):
-        list(csv_records(tmp_path / "t.csv"))
+        list(csv_records(LocalFile(tmp_path / "t.csv")))
 
 
 def test_a_row_with_a_wrong_number_of_fields_is_a_record_with_a_problem(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"FLAG,ID\nI,1\nI,2,3\nI\nI,4\n")
-    records = list(csv_records(tmp_path / "t.csv"))
+    records = list(csv_records(LocalFile(tmp_path / "t.csv")))
     assert [(r.number, r.text) for r in records] == [
         (2, '{"@text":{"FLAG":"I","ID":"1"}}'), (3, "I,2,3"), (4, "I"), (5, '{"@text":{"FLAG":"I","ID":"4"}}'),
     ]  # fmt: skip
@@ -273,7 +274,7 @@ def test_the_line_number_of_a_csv_row_is_that_of_an_editor(
         pieces.append(piece)
         line += piece.count(end) + 1
     (tmp_path / "t.csv").write_bytes(end.join(pieces).encode())
-    records = list(csv_records(tmp_path / "t.csv"))
+    records = list(csv_records(LocalFile(tmp_path / "t.csv")))
     assert [(r.number, r.problem is None) for r in records] == [(n, fits) for n, fits, _ in expected]
     for record, (_, fits, i) in zip(records, expected, strict=True):
         assert (f'"ID":"{i}"' if fits else f"I,{i}") in record.text
@@ -283,12 +284,12 @@ def test_a_truncated_file_is_detected(tmp_path: Path) -> None:
     whole = gzip.compress(CSV.encode())
     (tmp_path / "t.csv.gz").write_bytes(whole[: len(whole) - 9])
     with pytest.raises(TruncatedInputError):
-        list(csv_records(tmp_path / "t.csv.gz"))
+        list(csv_records(LocalFile(tmp_path / "t.csv.gz")))
     pq.write_table(pa.table({"FLAG": ["I"]}), tmp_path / "t.parquet")
     whole = (tmp_path / "t.parquet").read_bytes()
     (tmp_path / "t.parquet").write_bytes(whole[:-20])
     with pytest.raises(MalformedRecordError, match="not a complete Parquet file"):
-        list(parquet_records(tmp_path / "t.parquet"))
+        list(parquet_records(LocalFile(tmp_path / "t.parquet")))
 
 
 def test_types_without_a_counterpart_are_named() -> None:
@@ -297,9 +298,9 @@ def test_types_without_a_counterpart_are_named() -> None:
 
 
 def test_files_are_known_by_their_names() -> None:
-    assert reader_of(Path("a/b.csv.gz")) is reader_of(Path("b.CSV")) is csv_records
-    assert reader_of(Path("b.parquet")) is parquet_records
-    assert reader_of(Path("b.jsonl")) is None
+    assert reader_of(LocalFile(Path("a/b.csv.gz"))) is reader_of(LocalFile(Path("b.CSV"))) is csv_records
+    assert reader_of(LocalFile(Path("b.parquet"))) is parquet_records
+    assert reader_of(LocalFile(Path("b.jsonl"))) is None
 
 
 @pytest.mark.parametrize("place", ["first", pytest.param("last", marks=pytest.mark.long)])
@@ -309,7 +310,7 @@ def test_a_csv_row_larger_than_a_block_is_read_and_a_too_large_one_is_rejected(t
     others = ["4,b", "5,b,c", "", "6,"]
     file = tmp_path / "t.csv"
     file.write_text("\n".join(["ID,V", *([*long, *others] if place == "first" else [*others, *long])]))
-    records = {r.number: r for r in csv_records(file, limits)}
+    records = {r.number: r for r in csv_records(LocalFile(file), limits)}
     first, rest = (2, 5) if place == "first" else (6, 2)
     assert sorted(records) == sorted([first, first + 2, rest, rest + 1, rest + 3])
     assert json.loads(records[first].text) == {"@text": {"ID": "2", "V": "x" * (block + 1) + "\n"}}
@@ -360,5 +361,5 @@ def test_parquet_values_that_json_or_python_lack_are_reported(
     tmp_path: Path, kind: pa.DataType, value: Any, spark: str, text: Any
 ) -> None:
     pq.write_table(pa.table({"x": pa.array([value, None], kind)}), tmp_path / "t.parquet")
-    rows = [json.loads(text) for _, text, _ in parquet_records(tmp_path / "t.parquet")]
+    rows = [json.loads(text) for _, text, _ in parquet_records(LocalFile(tmp_path / "t.parquet"))]
     assert rows == [{"@types": {"x": spark}, "row": {"x": x}} for x in (text, None)]

@@ -14,6 +14,7 @@ from lake_assets.errors import MalformedRecordError, PipelineError
 from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.event_model import DELETE, INSERT, READ, UPDATE, Hints
 from lake_assets.formats.files.csv_files import csv_records
+from lake_assets.formats.files.record_files import LocalFile
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.pipeline_config import Stream
@@ -98,7 +99,7 @@ def test_a_first_load_comes_before_all_changes(spark_lake: Lake, tmp_path: Path)
         lines: list[str] = []
         for name, text in rows.items():
             (tmp_path / f"{name}.csv").write_text(text)
-            lines += [r.text for r in csv_records(tmp_path / f"{name}.csv")]
+            lines += [r.text for r in csv_records(LocalFile(tmp_path / f"{name}.csv"))]
         events = parse(spark, reader(DMS, time or []), lines, KEYED)
         assert ops(events) == [READ, READ, UPDATE, DELETE]
         # Though the time of the load is later: DMS writes there when it copied the row.

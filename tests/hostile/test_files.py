@@ -13,10 +13,13 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import InputError, LandingFolderError
 from lake_assets.formats import SourceTable
-from lake_assets.formats.files.limited_files import Limits, open_regular
+from lake_assets.formats.files.limited_files import Limits
+from lake_assets.formats.files.record_files import LocalFile
 from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.ingest.landing_places import Landing
+from lake_assets.ingest.raw.folder_listings import listing
 from lake_assets.ingest.raw.landing import land
-from lake_assets.ingest.raw.landing_folder import listing, records_of
+from lake_assets.ingest.raw.landing_folder import records_of
 from lake_assets.ingest.records.routing import replay
 from lake_assets.lake import TableId
 from tests.support.hostile_files import FILES, NO_UTF8, flipped, make_special, parquet
@@ -29,9 +32,9 @@ LIMITS = Limits(record=1 << 20, file=24 << 20)
 def test_a_file_is_read_or_named(tmp_path: Path, name: str) -> None:
     data, expected = FILES[name]
     (file := tmp_path / name).write_bytes(data)
-    assert listing(tmp_path) == [file]
+    assert listing(Landing(str(tmp_path)), {}) == [LocalFile(file)]
     try:
-        problems = [r.problem for r in records_of(file, LIMITS) if r.problem]
+        problems = [r.problem for r in records_of(LocalFile(file), LIMITS) if r.problem]
     except InputError as e:
         problems = [str(e)]
         assert str(file) in problems[0]
@@ -45,7 +48,7 @@ def test_no_flipped_byte_of_a_parquet_file_is_an_error_without_a_name(tmp_path: 
     for at in range(0, len(good), 3):
         file.write_bytes(flipped(good, at))
         try:
-            list(records_of(file, LIMITS))
+            list(records_of(LocalFile(file), LIMITS))
         except InputError as e:
             named += str(file) in str(e)
     assert named > 50
@@ -56,7 +59,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     for make in make_special(folder).values():
         make()
     (folder / "a.jsonl").write_bytes(b'{"id":1}\n')
-    assert listing(folder) == [folder / "a.jsonl"]
+    assert listing(Landing(str(folder)), {}) == [LocalFile(folder / "a.jsonl")]
 
 
 def test_a_file_that_becomes_a_pipe_after_it_was_listed_is_not_waited_for(tmp_path: Path) -> None:
@@ -65,7 +68,7 @@ def test_a_file_that_becomes_a_pipe_after_it_was_listed_is_not_waited_for(tmp_pa
 
     def read() -> None:
         try:
-            open_regular(pipe)
+            LocalFile(pipe).open()
         except LandingFolderError as e:
             raised.append(e)
 

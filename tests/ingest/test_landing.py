@@ -27,7 +27,7 @@ from lake_assets.errors import (
 )
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw import file_ledger, landing, record_reading, record_sources
+from lake_assets.ingest.raw import file_ledger, landing, new_files, record_reading, record_sources
 from lake_assets.ingest.raw.landing import Landed, RawStep, land
 from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId, thresholds
@@ -441,7 +441,7 @@ def test_another_process_that_lands_the_same_files_in_between_is_noticed(
         patch.setattr(where, name, call)
 
     for where, name in (
-        (file_ledger, "catch_up"), (landing, "listing"), (file_ledger, "seen_by"), (landing, "_unseen"),
+        (file_ledger, "catch_up"), (new_files, "find"), (new_files, "listing"), (file_ledger, "seen_by"), (new_files, "unseen"),
         (landing, "_commit"), (Table, "transaction"), (record_reading.RecordReading, "batches"), (record_sources, "records_of"),
         (file_ledger, "_state"), (file_ledger, "_pending"), (Table, "append"),
     ):  # fmt: skip

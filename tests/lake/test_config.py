@@ -80,7 +80,10 @@ def test_a_tilde_means_the_users_folder(tmp_path: Path, monkeypatch: pytest.Monk
     ("text", "message"),
     [
         ("nmae: lake\n", "nmae: unknown setting; did you mean `name`?"),
-        ("zzz: lake\n", "zzz: unknown setting; known settings: name, home, catalog, warehouse, protect, spark"),
+        (
+            "zzz: lake\n",
+            "zzz: unknown setting; known settings: name, home, catalog, warehouse, storage, protect, spark",
+        ),
         ("spark: {remot: x}\n", "spark.remot: unknown setting; did you mean `remote`?"),
         ("spark: {conf: [a]}\n", "spark.conf: expected settings as `name: value`, found ['a']"),
         ("home: s3://bucket/lake\n", "home: s3://bucket/lake is a URL"),

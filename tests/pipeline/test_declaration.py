@@ -14,6 +14,7 @@ from lake_assets.examples import shop
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw.landing import land
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
@@ -96,9 +97,29 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
         ("key: [id]", "rename: [a]", 10, "rename: expected settings as `name: value`, found ['a']"),
         ("key: [id]", "key: [id]\n          key: [name]", 11, "key: set twice in one place"),
         ("  models:\n", "  streams:\n    - name: t\n  models:\n", 11, "streams: set twice in one place"),
-        ("    - name: s\n", "    - name: s\n      landing: s3://b/in\n", 7, "landing: s3://b/in is a URL"),
-        ("    - name: s\n", "    - name: s\n      landing: gs:/b/in\n", 7, "landing: gs:/b/in is a URL"),
+        ("    - name: s\n", "    - name: s\n      landing: sftp://b/in\n", 7, "landing: sftp://b/in is a URL"),
+        (
+            "    - name: s\n",
+            "    - name: s\n      landing: s3://key:pl4nted@b/in\n",
+            7,
+            "neither credentials nor parameters",
+        ),
+        (
+            "    - name: s\n",
+            "    - name: s\n      landing: gs://b/in?token=pl4nted\n",
+            7,
+            "neither credentials nor parameters",
+        ),
+        ("    - name: s\n", "    - name: s\n      landing: s3:///in\n", 7, "write s3://bucket/folder"),
         ("    - name: s\n", "    - name: s\n      landing: file://host/in\n", 7, "file://host/in is a URL"),
+        ("    - name: s\n", "    - name: s\n      landing: in/{tabel}\n", 7, "write {table}, or {schema} and {table}"),
+        ("    - name: s\n", "    - name: s\n      landing: in/{schema}\n", 7, "{schema} without {table}"),
+        (
+            "    - name: s\n",
+            "    - name: s\n      landing: s3://{table}/in\n",
+            7,
+            "the name of a bucket cannot be a placeholder",
+        ),
         (
             "      sql: SELECT id, count(*) AS n FROM final.users GROUP BY id\n",
             "      sql_file: s3://b/m.sql\n",
@@ -150,7 +171,7 @@ def test_a_landing_folder_may_be_a_file_url_or_in_the_users_folder(
         config = {"name": "p", "streams": [{"name": "s", "landing": written, "tables": ["public.users"]}]}
         raw = Pipeline(PipelineConfig.model_validate(config)).specs(plain_lake)[0]
         assert isinstance(raw, RawSpec)
-        assert raw.landing == folder
+        assert raw.landing == Landing(str(folder))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -213,7 +234,7 @@ def test_a_landing_folder_is_meant_from_the_lakes_home_or_absolute(plain_lake: L
         config = PipelineConfig.model_validate({"name": "p", "streams": [{"name": "s", "landing": folder}]})
         (raw,) = Pipeline(config).specs(plain_lake)
         assert isinstance(raw, RawSpec)
-        assert raw.landing == meant
+        assert raw.landing == Landing(str(meant))
 
 
 def test_a_pattern_stands_for_what_the_stream_has_shown(plain_lake: Lake) -> None:

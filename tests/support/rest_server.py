@@ -14,7 +14,8 @@ from typing import Any
 import platformdirs
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from lake_assets.runtime.jars import spark_home
+from lake_assets.lake.config import AWS_BUNDLE
+from lake_assets.runtime.jars import resolve, spark_home
 from lake_assets.runtime.java import find_java
 
 # Ivy, which comes with Spark, knows where to find them.
@@ -34,16 +35,23 @@ _JARS = """
 """
 
 
+# Tables in S3, with the SDK of the product's own jar.
+_WITH_S3 = _JARS.replace(
+    "  </dependencies>",
+    '    <dependency org="org.apache.iceberg" name="iceberg-aws" rev="1.10.1" conf="default->master"/>\n  </dependencies>',
+)
+
+
 class RestServer:
     """A JVM in which catalogs can be served."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, with_s3: bool = False) -> None:
         """Start the JVM; its output goes to a file in `folder`."""
         java = find_java()
         # What Py4J is given is written to by threads of its own.
         self._log = (folder / "rest-server.log").open("w")
         port = launch_gateway(
-            classpath=":".join(map(str, _classpath(java))),
+            classpath=":".join(map(str, [*_classpath(java, with_s3), *(resolve([AWS_BUNDLE]) if with_s3 else [])])),
             javaopts=["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
             java_path=str(java / "bin" / "java"),
             die_on_exit=True,
@@ -53,13 +61,15 @@ class RestServer:
         self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
 
     @contextlib.contextmanager
-    def catalog(self, folder: Path) -> Generator[dict[str, str]]:
-        """Serve a new catalog that is kept in a folder; yields its settings for a lake."""
+    def catalog(self, folder: Path, **properties: str) -> Generator[dict[str, str]]:
+        """Serve a new catalog that is kept in a folder, with more properties; yields its settings for a lake."""
         jvm: Any = self._gateway.jvm
         settings = jvm.java.util.HashMap()
         settings.put("uri", f"jdbc:sqlite:{folder}/catalog.db")
         settings.put("warehouse", (folder / "warehouse").as_uri())
         settings.put("jdbc.schema-version", "V1")
+        for name, value in properties.items():
+            settings.put(name, value)
         catalog = jvm.org.apache.iceberg.jdbc.JdbcCatalog()
         catalog.setConf(jvm.org.apache.hadoop.conf.Configuration())
         catalog.initialize("rest", settings)
@@ -81,13 +91,14 @@ class RestServer:
         self._log.close()
 
 
-def _classpath(java: Path) -> list[Path]:
+def _classpath(java: Path, with_s3: bool) -> list[Path]:
+    described = _WITH_S3 if with_s3 else _JARS
     parent = Path(os.environ.get("LAKE_JARS") or platformdirs.user_cache_path("lake-assets") / "jars").expanduser()
-    folder = parent / f"rest-server-{hashlib.sha256(_JARS.encode()).hexdigest()[:16]}"
+    folder = parent / f"rest-server-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
     if not folder.exists():
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=parent, prefix=".resolving-") as temp:
-            (Path(temp) / "ivy.xml").write_text(_JARS.strip())
+            (Path(temp) / "ivy.xml").write_text(described.strip())
             ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
             into = f"{temp}/jars/[artifact]-[revision](-[classifier]).[ext]"
             command = [java / "bin" / "java", "-jar", ivy, "-ivy", f"{temp}/ivy.xml", "-cache", f"{temp}/cache"]

@@ -16,7 +16,6 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import orjson
@@ -33,6 +32,7 @@ from lake_assets.formats.files.limited_files import (
     opened,
     too_large,
 )
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.formats.flat_rows import TEXT
 from lake_assets.lake import thresholds
 
@@ -42,7 +42,7 @@ MAX_ROW_BYTES = 1 << 30
 _END_MARK = "\0end"
 
 
-def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
+def csv_records(file: RecordFile, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
     """Yield the rows of a CSV file (gzip if it is named .gz), each with the line on which it begins (header: 1).
 
     A row with more or fewer fields than the header, or larger than allowed, becomes a record with a problem. Blank
@@ -71,7 +71,7 @@ def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]
         raise MalformedRecordError(f"{file}, after line {line}: no CSV with one header line ({e})") from e
 
 
-def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterator[Record]:
+def _csv_rows(file: RecordFile, limits: Limits, longest: int | None = None) -> Iterator[Record]:
     """Yield the rows. `longest`: bytes of the longest row to read, if Arrow may stop at longer ones; None: no limit."""
     row = 1  # Arrow counts the header as a row
     misfits: deque[Any] = deque()
@@ -123,7 +123,7 @@ def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterato
                 pass
 
 
-def _row_lines(file: Path, limits: Limits) -> Iterator[int]:
+def _row_lines(file: RecordFile, limits: Limits) -> Iterator[int]:
     """Yield the line on which each row begins, the header first.
 
     Arrow does not report it: quoted values contain line breaks, and blank lines are no rows. Nor does it report a
@@ -144,14 +144,14 @@ def _row_lines(file: Path, limits: Limits) -> Iterator[int]:
     raise _never_closed(file, begins)
 
 
-def _never_closed(file: Path, line: int) -> TruncatedInputError:
+def _never_closed(file: RecordFile, line: int) -> TruncatedInputError:
     return TruncatedInputError(
         f"{file}: a quote in the row that begins on line {line} is never closed, so the row continues to the end of "
         "the file. No row of the file was landed: close the quote, or deliver the whole file"
     )
 
 
-def _header(file: Path, limits: Limits, longest: int | None) -> list[str]:
+def _header(file: RecordFile, limits: Limits, longest: int | None) -> list[str]:
     with opened(file, limits) as stream:
         # Invalid rows are ignored here, and reported when they are read.
         parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from lake_assets.formats.files.csv_files import csv_records
-from lake_assets.formats.files.limited_files import Limits, Record, is_compressed
+from lake_assets.formats.files.limited_files import Limits, Record
 from lake_assets.formats.files.parquet_files import parquet_records
+from lake_assets.formats.files.record_files import RecordFile
 
 
-def reader_of(file: Path) -> Callable[[Path, Limits], Iterator[Record]] | None:
+def reader_of(file: RecordFile) -> Callable[[RecordFile, Limits], Iterator[Record]] | None:
     """Return the reader of a file by its name (.csv, .csv.gz, .parquet); None for JSON lines."""
-    suffix = Path(file.stem if is_compressed(file) else file.name).suffix.lower()
-    return {".csv": csv_records, ".parquet": parquet_records}.get(suffix)
+    return {".csv": csv_records, ".parquet": parquet_records}.get(file.kind)

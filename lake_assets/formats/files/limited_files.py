@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
-import os
-import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ByteSize
 
-from lake_assets.errors import InputTooLargeError, LandingFolderError, MalformedRecordError
+from lake_assets.errors import InputTooLargeError, MalformedRecordError
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.formats.format_base import DEPTH
 
 # Prefixes of the problems of records of which only a part is kept.
@@ -60,10 +57,10 @@ DEFAULT_LIMITS = Limits()
 class _LimitedStream(io.RawIOBase):
     """The bytes of a file, uncompressed, up to a limit."""
 
-    def __init__(self, file: Path, limit: int) -> None:
+    def __init__(self, file: RecordFile, limit: int) -> None:
         self.file, self.limit, self.count = file, limit, 0
-        self.raw = raw = open_regular(file)
-        self.source: Any = gzip.GzipFile(fileobj=raw) if is_compressed(file) else raw
+        self.raw = raw = file.open()
+        self.source: Any = gzip.GzipFile(fileobj=raw) if file.is_compressed else raw
 
     def readable(self) -> bool:
         """See `io.RawIOBase`."""
@@ -88,34 +85,7 @@ class _LimitedStream(io.RawIOBase):
         super().close()
 
 
-def open_regular(file: Path) -> io.FileIO:
-    """Open a regular file. Links are not followed: a link in a landing folder must not make other files readable.
-
-    Raises:
-        LandingFolderError: it is a link, or has become a pipe or a device since the folder was listed.
-    """
-    # O_NONBLOCK: opening a pipe would wait for a writer.
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        raw = io.FileIO(file, opener=lambda path, mode: os.open(path, mode | flags))
-    except OSError as e:
-        if e.errno != errno.ELOOP:
-            raise
-        raise LandingFolderError(
-            f"{file} is a link, and links in landing folders are not followed: put the file itself there"
-        ) from e
-    if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-        raw.close()
-        raise LandingFolderError(f"{file} is no longer a file, but a pipe or a device: remove it")
-    return raw
-
-
-def is_compressed(file: Path) -> bool:
-    """Whether a file is a gzip stream, by its name."""
-    return file.suffix.lower() == ".gz"
-
-
-def opened(file: Path, limits: Limits) -> io.BufferedReader:
+def opened(file: RecordFile, limits: Limits) -> io.BufferedReader:
     """Open a file for reading, uncompressed if it is named .gz.
 
     Raises:
@@ -124,7 +94,7 @@ def opened(file: Path, limits: Limits) -> io.BufferedReader:
     return io.BufferedReader(_LimitedStream(file, limits.file), 1 << 20)
 
 
-def file_too_large(file: Path, limit: int) -> InputTooLargeError:
+def file_too_large(file: RecordFile, limit: int) -> InputTooLargeError:
     """Return the error for a file with more than `limit` bytes."""
     return InputTooLargeError(
         f"{file} has more than {readable_size(limit)}, so no record of it was landed: split it, or declare a larger "
@@ -142,7 +112,7 @@ def too_large(limits: Limits) -> str:
     return f"{TOO_LARGE}{readable_size(limits.record)} (`max_record`), and only its beginning is kept"
 
 
-def check_column_names(file: Path, names: list[str]) -> None:
+def check_column_names(file: RecordFile, names: list[str]) -> None:
     """Raise MalformedRecordError if two columns have the same name, since only one of them could be read."""
     if len(set(names)) < len(names):
         twice = sorted({n for n in names if names.count(n) > 1})

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -25,13 +24,13 @@ from lake_assets.formats.files.limited_files import (
     Record,
     check_column_names,
     file_too_large,
-    open_regular,
 )
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.formats.flat_rows import ROW, TYPES
 from lake_assets.lake import thresholds
 
 
-def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
+def parquet_records(file: RecordFile, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
     """Yield the rows of a Parquet file with their numbers from 1.
 
     Raises:
@@ -41,7 +40,7 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
     """
     number = 0
     try:
-        with open_regular(file) as raw, pa_parquet.ParquetFile(raw) as parquet:
+        with file.open() as raw, pa_parquet.ParquetFile(raw) as parquet:
             metadata = parquet.metadata
             if sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) > limits.file:
                 raise file_too_large(file, limits.file)
@@ -61,7 +60,7 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
         raise MalformedRecordError(f"{file}, after row {number}: not a complete Parquet file ({e})") from e
 
 
-def _type_of(file: Path, field: pa.Field) -> str:
+def _type_of(file: RecordFile, field: pa.Field) -> str:
     try:
         return spark_type(field.type)
     except UnsupportedEventError as e:

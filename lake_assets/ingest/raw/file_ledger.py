@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.errors import ChangedInputError, HistoryError
-from lake_assets.ingest.raw.landing_folder import name_of
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.ingest.raw_tables import SINCE_PROPERTY, kept_since
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
@@ -110,16 +109,16 @@ def bytes_a_record(lake: LakeBase, raw: TableId) -> float | None:
     return sum(rows["bytes"].to_pylist()) / records if records else None
 
 
-def is_new(file: Path, files: Mapping[str, int]) -> bool:
+def is_new(file: RecordFile, files: Mapping[str, int]) -> bool:
     """Whether a file is not in the raw table yet.
 
     Raises:
         ChangedInputError: the file has changed since it was landed.
     """
-    landed_size = files.get(name_of(file))
+    landed_size = files.get(file.name)
     if landed_size is None:
         return True
-    if landed_size >= 0 and (size := file.stat().st_size) != landed_size:
+    if landed_size >= 0 and (size := file.size) != landed_size:
         raise ChangedInputError(
             f"{file} was landed with {landed_size} bytes and has {size} now. A landed file must not change: deliver "
             "new records under a new name, and write files elsewhere before renaming them into the folder"

@@ -12,18 +12,21 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from lake_assets.errors import LOST_FILE_ADVICE, UnsupportedEventError
+from lake_assets.errors import LOST_FILE_ADVICE, InputError, UnsupportedEventError
 from lake_assets.formats.event_model import MANY
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.landing_places import Landing
+from lake_assets.ingest.raw import file_ledger, new_files
 from lake_assets.ingest.raw.file_ledger import ledger_of
-from lake_assets.ingest.raw.landing_folder import is_due, listing, nothing_arrived
+from lake_assets.ingest.raw.folder_listings import listing, nothing_arrived
+from lake_assets.ingest.raw.landing_folder import is_due
 from lake_assets.ingest.raw.record_reading import RecordReading
 from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
 from lake_assets.ingest.raw.source_tables import TableBatch, pending_of_table
@@ -67,16 +70,17 @@ class RawStep(TableStep[RawSpec, Pins]):
         """The raw table, the ledger of its files, and its rejects."""
         return self.spec.table, ledger_of(self.spec.table), rejects.rejected_of(self.spec.table)
 
-    def new_files(self, lake: LakeBase) -> list[Path]:
+    def new_files(self, lake: LakeBase) -> list[RecordFile]:
         """Return the files to land now, by name; none while new files are few and have not waited long enough.
 
         Reads metadata and the listing only.
         """
         spec = self.spec
-        new, size = listing(spec.landing) if spec.landing else [], None
-        if new and lake.exists(spec.table):
-            new = _unseen(new, file_ledger.seen(lake, spec.table))
-            size = file_ledger.bytes_a_record(lake, spec.table) if new and spec.batch.wait and spec.batch.rows else None
+        if spec.landing is None:
+            return []
+        new, size = new_files.find(lake, spec).files, None
+        if new and spec.batch.wait and spec.batch.rows and lake.exists(spec.table):
+            size = file_ledger.bytes_a_record(lake, spec.table)
         return new if is_due(new, spec.batch, size, spec.limits) else []
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
@@ -97,7 +101,7 @@ class RawStep(TableStep[RawSpec, Pins]):
             return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
         landed = land(lake, spec)
         if not landed.files and not landed.why:
-            if spec.landing and (landed.snapshot is None or not spec.landing.exists()):
+            if spec.landing and (landed.snapshot is None or spec.landing.is_missing):
                 status, why = nothing_arrived(spec.landing, lake.config.home)
                 return Outcome(name, status, why=why)
             return Outcome(name, "nothing")
@@ -207,11 +211,13 @@ def backlog(lake: LakeBase, raw: TableId) -> Backlog:
     Raises:
         ChangedInputError, LandingFolderError: see `RawStep.new_files`.
     """
-    folder = lake.table(raw).properties.get(LANDING_PROPERTY)
-    files = _unseen(listing(Path(folder)), file_ledger.seen(lake, raw)) if folder else []
+    raw_table = lake.table(raw)
+    folder = raw_table.properties.get(LANDING_PROPERTY)
+    listed = listing(Landing.parse(folder), lake.config.object_stores) if folder else []
+    files = new_files.unseen(listed, file_ledger.seen(lake, raw)) if listed else []
     if not files:
         return Backlog()
-    size, bytes_per_record = sum(f.stat().st_size for f in files), file_ledger.bytes_a_record(lake, raw)
+    size, bytes_per_record = sum(f.size for f in files), file_ledger.bytes_a_record(lake, raw)
     return Backlog(len(files), size, round(size / bytes_per_record) if bytes_per_record else None)
 
 
@@ -223,11 +229,7 @@ def unused_folder(raw: Table) -> str | None:
     folder = raw.properties.get(LANDING_PROPERTY)
     if not folder or find_property(raw, OFFSETS_PROPERTY):
         return None
-    return folder if raw.metadata.current_snapshot_id is None or not Path(folder).exists() else None
-
-
-def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
-    return [f for f in files if file_ledger.is_new(f, seen)]
+    return folder if raw.metadata.current_snapshot_id is None or Landing.parse(folder).is_missing else None
 
 
 def land(lake: LakeBase, spec: RawSpec) -> Landed:
@@ -250,21 +252,48 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
     set_properties(lake, spec.table, {LANDING_PROPERTY: str(spec.landing)})
     file_ledger.catch_up(lake, spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
-    while listed := _in_order(listing(spec.landing), spec):
+    broken: dict[str, InputError] = {}
+    while True:
+        found = new_files.find(lake, spec)
+        files = [f for f in found.files if f.folder not in broken]
+        if not files:
+            break
+        landed = _land_files(lake, spec, files, broken)
+        if not landed.files:
+            break
+        total += landed
+    if broken:
+        raise next(iter(broken.values()))
+    if found.is_whole:
+        new_files.note_whole_listing(lake, spec)
+    return total
+
+
+def _land_files(lake: LakeBase, spec: RawSpec, files: Sequence[RecordFile], broken: dict[str, InputError]) -> Landed:
+    """Land listed files in several commits.
+
+    Args:
+        broken: collects the error of each folder with a file that cannot be read. Its files after that one do not land,
+            since their changes come later; those of other folders, which are about other tables, do.
+    """
+    most, total = min(thresholds.FILES_A_COMMIT, spec.batch.files or thresholds.FILES_A_COMMIT), Landed()
+    while True:
         # The commit is made to the loaded table that lacked these files: if another process lands them in between, the
         # commit fails.
         raw, seen = file_ledger.seen_by(lake, spec.table)
-        most = thresholds.FILES_A_COMMIT
-        files = _unseen(listed, seen)[: min(most, spec.batch.files or most)]
+        files = new_files.unseen(files, seen)
         if not files:
-            break
+            return total
+        last_files = partial(new_files.last_files, raw, spec)
         try:
-            total += commit_batch(lake, spec, raw, FileBatch(files, spec.batch.rows, spec.limits))
+            landed = commit_batch(lake, spec, raw, FileBatch(files[:most], spec.batch.rows, spec.limits, last_files))
         except UnreadableFileError as e:
-            if e.index:
-                commit_batch(lake, spec, raw, FileBatch(files[: e.index], spec.batch.rows, spec.limits))
-            raise e.cause from e
-    return total
+            folder = files[e.index].folder
+            broken[folder] = e.cause
+            files = [f for i, f in enumerate(files) if i < e.index or f.folder != folder]
+        else:
+            total += landed
+            files = files[landed.files :]
 
 
 def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python") -> Landed:
@@ -296,12 +325,6 @@ def begun(lake: LakeBase, spec: RawSpec) -> Table:
     check_owner_in(lake.table(spec.table), spec.table, spec.pipeline)
     rejects.catch_up(lake, spec.table)
     return raw
-
-
-def _in_order(files: list[Path], spec: RawSpec) -> list[Path]:
-    """Return files in the order in which they land: by name, first loads before changes if that is declared."""
-    pattern = spec.layout.load_files if spec.layout else ""
-    return sorted(files, key=lambda f: not fnmatch.fnmatchcase(f.name, pattern)) if pattern else files
 
 
 def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:

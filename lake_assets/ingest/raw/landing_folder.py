@@ -1,30 +1,31 @@
-"""Files of a landing folder, and their records."""
+"""Records of the files of a landing folder, and whether these are enough to land."""
 
 from __future__ import annotations
 
 import codecs
 import gzip
-import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import IO, Literal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO
 
 import orjson
 
-from lake_assets.errors import InputError, LandingFolderError, MalformedRecordError, TruncatedInputError
+from lake_assets.errors import InputError, MalformedRecordError, TruncatedInputError
 from lake_assets.formats.files.file_records import reader_of
 from lake_assets.formats.files.limited_files import (
     KEPT,
     NOT_UTF8,
     Limits,
     Record,
-    is_compressed,
     opened,
     too_large,
 )
+from lake_assets.formats.files.record_files import LocalFile, RecordFile
 from lake_assets.formats.format_base import is_too_deep
+from lake_assets.lake import thresholds
 from lake_assets.tables.specs import BatchSize
 
 # First bytes of files that are not UTF-8.
@@ -36,78 +37,42 @@ _HINTS = {
 _NOT_LANDED = "Nothing of it was landed; files before it were. Deliver the whole file (write elsewhere, then rename)"
 
 
-def nothing_arrived(folder: Path, home: Path) -> tuple[Literal["waiting", "nothing"], str]:
-    """Return the status of a landing from which no file has ever arrived, and what it watches.
-
-    A relative folder is below the lake's home, and may have been meant to lie elsewhere.
-    """
-    where = " (a relative `landing` is below the home of the lake)" if folder.is_relative_to(home) else ""
-    if not folder.exists():
-        return "waiting", f"the folder {folder} does not exist yet{where}"
-    return "nothing", f"no file has arrived in {folder} yet{where}"
-
-
-def listing(folder: Path) -> list[Path]:
-    """Return a landing folder's files by name, without hidden and unfinished ones (`.`, `_`, `.tmp`, `.part`).
-
-    A missing folder is empty: the program that fills it creates it.
-
-    Raises:
-        LandingFolderError: the folder is a file, or cannot be read.
-    """
-    # Links to files are listed, so that reading them raises the error about links. scandir knows which entries are
-    # files; one stat call per file would dominate with 100,000 files.
-    try:
-        with os.scandir(folder) as entries:
-            names = [
-                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and _is_file(e)
-            ]
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        reason = "it is a file" if isinstance(e, NotADirectoryError) else e.strerror
-        raise LandingFolderError(
-            f"the landing folder {folder} cannot be read: {reason}. Name a folder in the stream's `landing`, and let "
-            "this user read it"
-        ) from e
-    return [folder / name for name in sorted(names)]
-
-
-_UNFINISHED = (".tmp", ".part")
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:
-        # A circular link, or one into a folder without permission, does not lead to a file.
-        if entry.is_symlink():
-            return False
-        raise
-
-
-def name_of(file: Path) -> str:
-    """Return a file's name as stored in tables; bytes that are not UTF-8 become `/xff`, which no other name
-    contains."""
-    name = file.name
-    if name.isascii():
-        return name
-    return "".join(f"/x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else c for c in name)
-
-
-def records_of(file: Path, limits: Limits) -> Iterator[Record]:
+def records_of(file: RecordFile, limits: Limits) -> Iterator[Record]:
     """Yield the records of a file: lines, or rows of CSV and Parquet.
 
     Raises:
         TruncatedInputError, MalformedRecordError, InputTooLargeError: the file as a whole cannot be read.
     """
+    file = file.fetched()
     reader = reader_of(file)
     if reader is None:
         return lines(file, limits)
     return (_within(record, limits) for record in reader(file, limits))
 
 
-def lines(file: Path, limits: Limits) -> Iterator[Record]:
+def fetched_ahead(files: Sequence[RecordFile]) -> Iterator[Callable[[], RecordFile]]:
+    """Yield for each file, in their order, a function that returns it fetched, or raises what that raised.
+
+    Objects of a store are fetched several at once: each takes as long as a request, however small it is.
+    """
+    if all(isinstance(f, LocalFile) for f in files):
+        yield from (f.fetched for f in files)
+        return
+    with ThreadPoolExecutor(thresholds.OBJECTS_AT_ONCE) as pool:
+        waiting: deque[Future[RecordFile]] = deque()
+        try:
+            for file in files:
+                waiting.append(pool.submit(file.fetched))
+                if len(waiting) >= thresholds.OBJECTS_AT_ONCE:
+                    yield waiting.popleft().result
+            while waiting:
+                yield waiting.popleft().result
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def lines(file: RecordFile, limits: Limits) -> Iterator[Record]:
     """Yield the lines of a file (gzip if named .gz), numbered from 1, without blank ones and a byte order mark.
 
     Raises:
@@ -116,7 +81,7 @@ def lines(file: Path, limits: Limits) -> Iterator[Record]:
         InputTooLargeError: the file is larger than allowed.
     """
     number, first_bytes = 0, b""
-    if is_compressed(file) and not file.stat().st_size:
+    if file.is_compressed and not file.size:
         raise TruncatedInputError(f"{file}, after line 0: an empty file is not a gzip stream. {_NOT_LANDED}")
     try:
         with opened(file, limits) as stream:
@@ -176,26 +141,26 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def is_due(files: Sequence[Path], batch: BatchSize, bytes_a_record: float | None, limits: Limits) -> bool:
+def is_due(files: Sequence[RecordFile], batch: BatchSize, bytes_a_record: float | None, limits: Limits) -> bool:
     """Whether to land new files: the oldest has waited long enough, or together they fill a batch.
 
     `bytes_a_record` is the average of the files landed before; None if there are none, so that records are counted.
     """
     if not files or not batch.wait or batch.is_full(len(files), 0):
         return bool(files)
-    stats = [f.stat() for f in files]
-    age = time.time() - min(s.st_mtime for s in stats)
+    times = [f.modified for f in files]
+    age = time.time() - min(t or 0.0 for t in times)
     # A file is dated in the future if the clock was set back.
     if age >= batch.wait or age < 0:
         return True
     if batch.rows is None:
         return False
     if bytes_a_record:
-        return sum(s.st_size for s in stats) / bytes_a_record >= batch.rows
+        return sum(f.size for f in files) / bytes_a_record >= batch.rows
     return _holds(files, batch.rows, limits)
 
 
-def _holds(files: Sequence[Path], rows: int, limits: Limits) -> bool:
+def _holds(files: Sequence[RecordFile], rows: int, limits: Limits) -> bool:
     count = 0
     for file in files:
         try:

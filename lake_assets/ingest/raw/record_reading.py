@@ -29,7 +29,7 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.routing import Databases, Routed
 from lake_assets.ingest.records.stream_routing import StreamRouter
 from lake_assets.ingest.records.stream_transactions import OpenTransactions
-from lake_assets.ingest.records.tombstones import Tombstones
+from lake_assets.ingest.records.tombstones import Tombstones, topic_of
 from lake_assets.lake import thresholds
 
 # Source table, file, line, text, problem, schema key, payload and transaction; the other columns are counted.
@@ -46,8 +46,9 @@ class RecordReading:
         self.kept = {*self.routes, *map(str, spec.signal_tables)}
         self.transactions, self.snapshots = OpenTransactions(raw), TableSnapshots(raw)
         self.tombstones, self.databases = Tombstones(raw, spec.about), Databases(raw, spec.databases)
-        depth, problem_of = spec.limits.depth, self.databases.problem
-        self.router = StreamRouter(spec.reader, spec.about, depth, self.kept, problem_of)
+        self._routers: dict[SourceTable | None, StreamRouter] = {}
+        self._file: str | None = None
+        self._router = self._router_of(None)
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
@@ -65,7 +66,7 @@ class RecordReading:
         counts = Counter[str]()
         size = 0
         for file, record in batch.read():
-            routed = self._route(record)
+            routed = self._route(file, record)
             if routed.problem:
                 self.rejected += 1
                 self.first_reason = self.first_reason or f"{file}, line {record.number}: {routed.problem}"
@@ -104,10 +105,12 @@ class RecordReading:
             **self.databases.properties(),
         }
 
-    def _route(self, record: Record) -> Routed:
+    def _route(self, file: str, record: Record) -> Routed:
         if record.problem:
             return Routed(problem=record.problem)
-        routed = self.router.route(record.text)
+        if file != self._file:
+            self._file, self._router = file, self._router_of(file)
+        routed = self._router.route(record.text)
         if routed.keyed is not None:
             routed = self._followed(routed, routed.keyed)
         if routed.snapshot and routed.source_table:
@@ -117,8 +120,20 @@ class RecordReading:
             self.routes.update(str(r) for r in routed.tables)
         return routed
 
+    def _router_of(self, file: str | None) -> StreamRouter:
+        """Return the router of a file: records that name no table may be about that of its folder."""
+        spec = self.spec
+        about = spec.about if file is None else spec.about_of(file)
+        if about not in self._routers:
+            problem_of = self.databases.problem
+            self._routers[about] = StreamRouter(spec.reader, about, spec.limits.depth, self.kept, problem_of)
+        return self._routers[about]
+
     def _followed(self, routed: Routed, keyed: Keyed) -> Routed:
         """Return a record with the table of which it deletes a row, if it is a tombstone that does."""
+        if not keyed.topic and self._router.about != self.spec.about:
+            # The folder of a table stands for its topic.
+            keyed = keyed._replace(topic=topic_of(self._router.about))
         table = self.tombstones.follow(keyed, () if routed.is_known else routed.tables)
         if not routed.is_tombstone:
             return routed

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from lake_assets.errors import InputError
 from lake_assets.formats.files.limited_files import Limits, Record
+from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
-from lake_assets.ingest.raw.landing_folder import as_record, name_of, records_of
+from lake_assets.ingest.raw.landing_folder import as_record, fetched_ahead, records_of
 from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY
 
 Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
@@ -57,19 +57,30 @@ class UnreadableFileError(Exception):
 class FileBatch(Batch):
     """Whole files, up to the one that completes `enough` records."""
 
-    def __init__(self, files: Sequence[Path], enough: int | None, limits: Limits) -> None:
+    def __init__(
+        self,
+        files: Sequence[RecordFile],
+        enough: int | None,
+        limits: Limits,
+        last_files: Callable[[Sequence[RecordFile]], Mapping[str, str]],
+    ) -> None:
+        """
+        Args:
+            last_files: returns the properties that tell where the next listing begins, once these files have landed.
+        """
         super().__init__(parts=len(files))
+        self.last_files = last_files
         self.files, self.enough, self.limits = files, enough, limits
 
     def read(self) -> Iterator[tuple[str, Record]]:
         """See `Batch`."""
         count = 0
-        for i, file in enumerate(self.files):
-            name = name_of(file)
+        for i, fetch in enumerate(fetched_ahead(self.files)):
             try:
+                file = fetch()
                 for record in records_of(file, self.limits):
                     count += 1
-                    yield name, record
+                    yield file.name, record
             except InputError as e:
                 raise UnreadableFileError(i, e) from e
             if self.enough is not None and count >= self.enough:
@@ -79,9 +90,10 @@ class FileBatch(Batch):
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""
-        landed = [LandedFile(name_of(f), f.stat().st_size, counts.get(name_of(f), 0), arrived_at) for f in self.files]
+        landed = [LandedFile(f.name, f.size, counts.get(f.name, 0), arrived_at) for f in self.files]
         self.bytes = sum(f.size for f in landed)
         self.properties[file_ledger.PROPERTY] = json.dumps([f.to_json() for f in landed])
+        self.properties |= self.last_files(self.files)
 
 
 class PythonBatch(Batch):

@@ -127,10 +127,13 @@ def replay(lake: LakeBase, spec: RawSpec) -> int:
     return routed
 
 
+_REPLAYED = ("position", "source_file", "record", "problem")
+
+
 def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     raw = lake.table(spec.table)
     reader = spec.reader
-    rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
+    rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=_REPLAYED).to_arrow()
     source_tables = {str(r) for r in routes_of(raw)}
     kept = {*source_tables, *map(str, spec.signal_tables)}
     databases = Databases(raw, spec.databases)
@@ -139,7 +142,7 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
         # Only a part of these records is stored (or their bytes were not UTF-8), so they cannot be routed.
         if row["problem"].startswith(KEPT_IN_PART):
             continue
-        routed_record = route(reader, row["record"], spec.about, spec.limits.depth, kept)
+        routed_record = route(reader, row["record"], spec.about_of(row["source_file"]), spec.limits.depth, kept)
         # A tombstone that may be about several tables when it arrives may be about them afterwards.
         is_foreign = any(databases.problem(t, routed_record.database) for t in routed_record.tables)
         if routed_record.problem is None and not routed_record.is_tombstone and not is_foreign:

@@ -116,10 +116,15 @@ class Tombstones:
         """Return the tables that a topic is called like: `prefix.schema.table`, with other characters replaced."""
         if not topic:
             return self._tables or ({self._about} if self._about else set())
-        names = {t: _NOT_IN_TOPICS.sub("_", f"{t.schema}.{t.name}") for t in self._tables}
+        names = {t: topic_of(t) for t in self._tables}
         alike = {t: name for t, name in names.items() if topic == name or topic.endswith(f".{name}")}
         longest = max(map(len, alike.values()), default=0)
         return {t for t, name in alike.items() if len(name) == longest}
+
+
+def topic_of(table: SourceTable | None) -> str:
+    """Return the end of the name of a table's topic; empty for none."""
+    return _NOT_IN_TOPICS.sub("_", f"{table.schema}.{table.name}") if table else ""
 
 
 def _text(key: Any) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from lake_assets.errors import LakeError
@@ -62,7 +61,7 @@ class PythonModelSpec:
     on_gap: Literal["stop", "rebuild"] = "stop"
     on_replaced: Literal["stop", "rebuild"] = "stop"
     skipped: Literal["", "lost", "pending"] = ""
-    landing: ClassVar[Path | None] = None
+    landing: ClassVar[None] = None
 
     @property
     def inputs(self) -> dict[str, TableId]:

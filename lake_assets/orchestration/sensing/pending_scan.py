@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lake_assets.errors import HistoryError, InputError, LakeError, PipelineError
+from lake_assets.errors import (
+    HistoryError,
+    InputError,
+    LakeError,
+    MissingPackageError,
+    PipelineError,
+    StorageUnavailableError,
+)
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.orchestration.runs.run_retries import Work, fingerprint
@@ -37,8 +44,8 @@ class PendingTable:
 def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[PendingTable]:
     """Return the tables with something to absorb.
 
-    A table with a broken history, input or query is included: its step fails with the same error, where people see it,
-    and the other tables continue. Only an error of the whole lake is raised.
+    A table with a broken history, input or query, or without access to its files, is included: its step fails with the
+    same error, where people see it, and the other tables continue. Only an error of the whole lake is raised.
 
     Args:
         steps: by table, the step that absorbs it.
@@ -56,7 +63,7 @@ def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
             version = fingerprint(spec, *((str(t), _head(lake, t)) for t in also_read_by(spec)))
             step_of(spec).check()
             windows = tuple(pending_of(lake, spec))
-        except (HistoryError, InputError, PipelineError) as e:
+        except (HistoryError, InputError, PipelineError, MissingPackageError, StorageUnavailableError) as e:
             error = f"{type(e).__name__}: {e}"
             pending.append(PendingTable(Work(name, steps[name], fingerprint(version, error), error), ()))
             continue
@@ -110,8 +117,7 @@ def missing_sources(lake: Lake, specs: Sequence[Spec]) -> list[str]:
 
 def _files(window: PendingWindow) -> list[tuple[str, int, int]]:
     # A file that was corrected in place counts as new, so a landing that failed on it is due again.
-    stats = [(f.name, f.stat()) for f in window.paths]
-    return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
+    return [(f.name, f.size, round((f.modified or 0) * 1e9)) for f in window.paths]
 
 
 def describe(window: PendingWindow) -> str:

@@ -16,6 +16,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.files.limited_files import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.ingest.landing_places import Landing
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.models.model_spec import ModelSpec
@@ -376,9 +377,10 @@ def _matched(table: StreamTable) -> str:
     return table.table if table.is_pattern else str(SourceTable.parse(table.table))
 
 
-def _landing(lake: LakeBase, stream: Stream) -> Path:
+def _landing(lake: LakeBase, stream: Stream) -> Landing:
     folder = stream.landing or Path("landing") / stream.name
-    return lake.config.home / folder
+    by_name = stream.landing_order == "by-name"
+    return Landing.parse(folder, lake.config.home, schema=stream.folder_schema, by_name=by_name)
 
 
 def _with_readers(specs: list[Spec]) -> list[Spec]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field, field_validator
+from pydantic import BeforeValidator, ByteSize, Field, field_validator
 
+from lake_assets.formats import SourceTable
 from lake_assets.formats.files.limited_files import Limits
+from lake_assets.ingest.landing_places import has_placeholder, landing_text
 from lake_assets.lake.paths import LocalPath
 from lake_assets.models.model_spec import Span
 from lake_assets.models.python.python_model import WriteMode
@@ -33,6 +36,14 @@ from lake_assets.pipeline.config.source_settings import StreamSource
 from lake_assets.pipeline.config.stream_tables import Batches, OnMisfit, StreamTable
 from lake_assets.pipeline.config.upkeep_settings import PipelineUpkeep, PipelineUpkeepSettings
 from lake_assets.tables.specs import Limit
+
+
+def _landing_text(value: object) -> object:
+    return landing_text(value) if isinstance(value, str | Path) else value
+
+
+LandingText = Annotated[str, BeforeValidator(_landing_text)]
+"""Where files of records arrive, see `Landing`."""
 
 
 class Stream(Batches, TableSettings):
@@ -63,9 +74,17 @@ class Stream(Batches, TableSettings):
         description="debezium: databases whose tables of the same schema and name become one table; default: a "
         "table takes records of the first database only, and those of other databases are rejected",
     )
-    landing: LocalPath | None = Field(
+    landing: LandingText | None = Field(
         default=None,
-        description="local folder where files of records arrive, relative to the lake's home; default: landing/<name>",
+        description="where files of records arrive: a local folder, relative to the lake's home, or one of an object "
+        "store (s3://bucket/folder, gs://, abfss://). With {table}, or {schema} and {table}, in the names of folders, "
+        "each table has a folder, and records that name no table are about that of their folder; default: "
+        "landing/<name>",
+    )
+    landing_order: Literal["any", "by-name"] = Field(
+        default="any",
+        description="by-name: new files have names after those of all earlier files of their folder, so that a "
+        "listing begins behind the last landed one (and once an hour at the beginning). any: each listing is whole",
     )
     source: StreamSource | None = Field(
         default=None, description="a table or a live server to read records from, instead of a folder"
@@ -125,6 +144,8 @@ class Stream(Batches, TableSettings):
     def _one_source(self) -> Iterator[str]:
         if self.source and self.landing:
             yield "records come from a folder (`landing`) or from a `source`, not from both"
+        if self.source and self.landing_order != "any":
+            yield "`landing_order` is for files, and the records come from a `source`"
 
     @combination
     def _of_live_source(self) -> Iterator[str]:
@@ -133,6 +154,14 @@ class Stream(Batches, TableSettings):
                 yield f"`source: postgres` gives records of `format: debezium`, and the format is {self.format}"
             if not self.tables:
                 yield "`source: postgres` needs the `tables` to read: names or patterns (public.*)"
+
+    @combination
+    def _tables_of_folders(self) -> Iterator[str]:
+        if self.has_folders and not has_placeholder(str(self.landing), "schema") and not self.folder_schema:
+            yield (
+                f"landing: {self.landing} does not tell the schema of its tables: write {{schema}}/{{table}} or "
+                "{schema}.{table}, as the folders are called, or declare `tables` of one schema (shop.orders, shop.*)"
+            )
 
     @combination
     def _of_change_sets(self) -> Iterator[str]:
@@ -151,8 +180,23 @@ class Stream(Batches, TableSettings):
                 yield f"`{name}` is for `format: debezium`, and the format is {self.format}"
 
     @property
+    def has_folders(self) -> bool:
+        """Whether each table has a folder of its own."""
+        return self.landing is not None and has_placeholder(self.landing, "table")
+
+    @property
+    def folder_schema(self) -> str | None:
+        """The schema of tables whose folders do not name one: that of all declared tables."""
+        schemas = {SourceTable.parse(t.table).schema for t in self.tables}
+        schema = schemas.pop() if len(schemas) == 1 else ""
+        return schema if schema and not any(c in schema for c in "*?[") else None
+
+    @property
     def about(self) -> str | None:
-        """The stream's only table, which gets records without a table name; None if it declares several."""
+        """The stream's only table, which gets records without a table name; None if it declares several, or if folders
+        tell the table."""
+        if self.has_folders:
+            return None
         return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
 
 

@@ -1,0 +1,145 @@
+"""A lake whose landing folder and tables are in an object store: commands of the product, by catalog.
+
+What needs a local folder, the home with its catalog, locks, notes and logs, keeps one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake, LakeConfig
+from tests.support.object_store import SECRET, Bucket
+from tests.support.postgres import database, needs_postgres
+from tests.support.processes import ROOT, SMALL_SPARK
+from tests.support.rest_server import RestServer
+
+pytestmark = [pytest.mark.system, pytest.mark.long]
+
+PIPELINE = """
+type: lake_assets.LakePipeline
+attributes:
+  name: p
+  upkeep: {{commits: 2, age: 1s, orphans: 24h}}
+  streams:
+    - name: cdc
+      format: change-set
+      landing: s3://{bucket}/cdc/{{table}}
+      landing_order: by-name
+      tables:
+        - {{table: shop.orders, key: id, properties: {{format-version: "3"}}}}
+        - {{table: "shop.*", key: id}}
+  models:
+    - name: agg.by_name
+      sql: SELECT name, count(*) AS n FROM final.orders GROUP BY name
+"""
+
+
+def line(flag: str, n: int, name: str, at: int) -> bytes:
+    return json.dumps({"FLAG": flag, "id": n, "name": name, "CDC_TIMESTAMP": at}).encode() + b"\n"
+
+
+class LakeOnS3:
+    """A lake in a bucket, driven by commands in processes of their own."""
+
+    def __init__(self, bucket: Bucket, home: Path, catalog: dict[str, str]) -> None:
+        home.mkdir()
+        self.bucket, self.home = bucket, home
+        self.pipeline = home / "defs.yaml"
+        self.pipeline.write_text(PIPELINE.format(bucket=bucket.name))
+        self.config = LakeConfig(
+            home=home, warehouse=f"{bucket.url}/tables", catalog=catalog, storage=bucket.server.options
+        )
+        self.env = {
+            **SMALL_SPARK,
+            "LAKE_HOME": str(home),
+            "LAKE_WAREHOUSE": f"{bucket.url}/tables",
+            "LAKE_STORAGE": json.dumps(bucket.server.options),
+            **({"LAKE_CATALOG": json.dumps(catalog)} if catalog else {}),
+        }
+
+    def put(self, key: str, *lines: bytes) -> None:
+        self.bucket.put(f"cdc/{key}", lines)
+
+    def commands(self, *commands: Sequence[str]) -> str:
+        """Run commands in one process; return what they print."""
+        file = self.home / "commands"
+        file.write_text("\n".join(json.dumps([c, 0]) for c in commands))
+        script = [sys.executable, str(ROOT / "tests" / "system" / "run_commands.py"), str(file)]
+        env = {**os.environ, **self.env, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(script, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900)
+        assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+        return done.stdout
+
+    def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        found = Lake(self.config).table(table).scan(selected_fields=columns).to_arrow().to_pylist()
+        return sorted(tuple(r[c] for c in columns) for r in found)
+
+    def check(self) -> None:
+        """Land, absorb, change, verify, and redo everything."""
+        run = ["run", str(self.pipeline)]
+        self.put("orders/0001.jsonl", *(line("I", n, f"n{n % 2}", n) for n in range(1, 7)))
+        self.put("users/0001.jsonl", line("I", 1, "u", 1))
+        self.commands(run, run)
+        assert self.rows("final.orders", "id", "name") == [(n, f"n{n % 2}") for n in range(1, 7)]
+        assert self.rows("final.users", "id", "name") == [(1, "u")]
+        self.put("orders/0002.jsonl", line("U", 1, "changed", 11), line("D", 2, "n0", 12))
+        self.put("users/0002.jsonl", line("U", 1, "v", 11))
+        printed = self.commands(
+            run,
+            *(["verify", t, "--pipeline", str(self.pipeline)] for t in ("final.orders", "final.users", "agg.by_name")),
+            ["status"],
+        )
+        assert printed.count("equal") >= 3
+        expected = [(1, "changed"), (3, "n1"), (4, "n0"), (5, "n1"), (6, "n0")]
+        assert self.rows("final.orders", "id", "name") == expected
+        assert self.rows("final.users", "id", "name") == [(1, "v")]
+        assert self.rows("agg.by_name", "name", "n") == [("changed", 1), ("n0", 2), ("n1", 2)]
+        for n in range(3, 6):
+            self.put(f"orders/{n:04}.jsonl", line("U", 3, f"at {n}", 10 + n))
+        self.commands(
+            run,
+            ["upkeep", "--pipeline", str(self.pipeline)],
+            ["backfill", "final.orders", "--pipeline", str(self.pipeline), "--all"],
+            ["erase", "--table", "final.orders", "--pipeline", str(self.pipeline), "--key", "id=4", "--yes"],
+            run,
+            *(["verify", t, "--pipeline", str(self.pipeline)] for t in ("final.orders", "final.users", "agg.by_name")),
+            ["repair"],
+        )
+        assert self.rows("final.orders", "id", "name") == [(1, "changed"), (3, "at 5"), (5, "n1"), (6, "n0")]
+        assert not [f for f in self.home.rglob("*") if f.suffix in (".parquet", ".avro")]
+        written = [f for f in self.home.rglob("*") if f.is_file() and SECRET.encode() in f.read_bytes()]
+        assert not written
+
+
+def test_a_lake_with_a_catalog_in_sqlite(bucket: Bucket, tmp_path: Path) -> None:
+    LakeOnS3(bucket, tmp_path / "home", {}).check()
+
+
+@needs_postgres
+def test_a_lake_with_a_catalog_in_postgres(bucket: Bucket, tmp_path: Path) -> None:
+    with database() as uri:
+        LakeOnS3(bucket, tmp_path / "home", {"type": "sql", "uri": uri}).check()
+
+
+def test_a_lake_with_a_rest_catalog(bucket: Bucket, tmp_path: Path) -> None:
+    server = RestServer(tmp_path, with_s3=True)
+    options = {
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "warehouse": f"{bucket.url}/tables",
+        "s3.path-style-access": "true",
+        **bucket.server.options,
+        "client.region": "us-east-1",
+    }
+    try:
+        with server.catalog(tmp_path, **options) as catalog:
+            LakeOnS3(bucket, tmp_path / "home", catalog).check()
+    finally:
+        server.close()
