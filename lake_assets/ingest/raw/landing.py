@@ -22,6 +22,12 @@ from lake_assets.errors import LOST_FILE_ADVICE, UnsupportedEventError
 from lake_assets.formats.event_model import MANY
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.raw.dump_landing import (
+    COMPLETE_PROPERTY,
+    Dumps,
+    pending_dump,
+    pending_dumps,
+)
 from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.ingest.raw.landing_folder import is_due, listing, nothing_arrived
 from lake_assets.ingest.raw.record_reading import RecordReading
@@ -40,6 +46,8 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.routing import replay
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.watermark import find_property, to_properties
+from lake_assets.sources.dump_folders import Completeness
+from lake_assets.sources.kept_dumps import kept_of
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, known_marks, missing_sources
@@ -64,8 +72,9 @@ class RawStep(TableStep[RawSpec, Pins]):
 
     @property
     def written_tables(self) -> tuple[TableId, ...]:
-        """The raw table, the ledger of its files, and its rejects."""
-        return self.spec.table, ledger_of(self.spec.table), rejects.rejected_of(self.spec.table)
+        """The raw table, the ledger of its files, its rejects, and the last dump, if it is filled from dumps."""
+        kept = (kept_of(self.spec.table),) if self.spec.dumps else ()
+        return self.spec.table, ledger_of(self.spec.table), rejects.rejected_of(self.spec.table), *kept
 
     def new_files(self, lake: LakeBase) -> list[Path]:
         """Return the files to land now, by name; none while new files are few and have not waited long enough.
@@ -73,6 +82,8 @@ class RawStep(TableStep[RawSpec, Pins]):
         Reads metadata and the listing only.
         """
         spec = self.spec
+        if spec.dumps:
+            return Dumps(lake, spec).new_files(lake.find(spec.table))
         new, size = listing(spec.landing) if spec.landing else [], None
         if new and lake.exists(spec.table):
             new = _unseen(new, file_ledger.seen(lake, spec.table))
@@ -81,11 +92,15 @@ class RawStep(TableStep[RawSpec, Pins]):
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return the window of the source table, if it has one."""
+        if self.spec.dumps:
+            return [pending_dump(self.spec, table, name, loaded) for name, loaded in sources.items()]
         return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
 
     def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
         """Return all new files, which one step lands in several commits, or a batch of a source table's snapshots."""
         windows = self.windows(lake, table, sources)
+        if self.spec.dumps:
+            return windows
         return [cut(w, sources[w.source], self.spec.batch) for w in windows]
 
     def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
@@ -95,6 +110,8 @@ class RawStep(TableStep[RawSpec, Pins]):
             return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
         landed = land(lake, spec)
         if not landed.files and not landed.why:
+            if "skipped_dumps" in landed.details:
+                return Outcome(name, "nothing", why=f"skipped dumps: {landed.details['skipped_dumps']}")
             if spec.landing and (landed.snapshot is None or not spec.landing.exists()):
                 status, why = nothing_arrived(spec.landing, lake.config.home)
                 return Outcome(name, status, why=why)
@@ -144,6 +161,7 @@ class Landed:
         skipped: number of records about no row, by what they are: heartbeats, signals, ...
         why: what happened, if a source table was emptied or its history is lost.
         unmatched: number of records by their source table, for tables that the stream neither declares nor excludes.
+        dumps: what differed in dumps of a whole table.
     """
 
     files: int = 0
@@ -155,6 +173,7 @@ class Landed:
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
     why: str = ""
     unmatched: Mapping[str, int] = field(default_factory=dict[str, int])
+    dumps: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def details(self) -> dict[str, object]:
@@ -164,6 +183,7 @@ class Landed:
             "skipped": skipped_text(self.skipped),
             "tables_not_declared": _most(self.unmatched),
             LEFT: self.left,
+            **self.dumps,
         }
         return {name: value for name, value in details.items() if value}
 
@@ -205,7 +225,11 @@ def backlog(lake: LakeBase, raw: TableId) -> Backlog:
     Raises:
         ChangedInputError, LandingFolderError: see `RawStep.new_files`.
     """
-    folder = lake.table(raw).properties.get(LANDING_PROPERTY)
+    table = lake.table(raw)
+    folder, rule = (table.properties.get(p) for p in (LANDING_PROPERTY, COMPLETE_PROPERTY))
+    if folder and rule:
+        dumps = pending_dumps(lake, table, Path(folder), Completeness.parse(rule))
+        return Backlog(sum(len(d.paths) for d in dumps), sum(d.bytes for d in dumps))
     files = _unseen(listing(Path(folder)), file_ledger.seen(lake, raw)) if folder else []
     if not files:
         return Backlog()
@@ -242,6 +266,8 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         TableClaimedError: the raw table belongs to another pipeline.
     """
     raw = _begun(lake, spec)
+    if spec.dumps:
+        return _land_dumps(lake, spec)
     if spec.source is not None:
         return _land_table(lake, spec, spec.source)
     assert spec.landing is not None
@@ -314,6 +340,24 @@ def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
     batch = TableBatch(lake, spec, raw, pending)
     batch.properties = to_properties({**known_marks(raw), str(source): pending.head})
     return replace(_commit(lake, spec, raw, batch), left=pending.left, why=batch.why)
+
+
+def _land_dumps(lake: LakeBase, spec: RawSpec) -> Landed:
+    """Land what differs between dumps of a whole table."""
+    dumps = Dumps(lake, spec)
+    if spec.landing is not None and spec.dumps is not None:
+        set_properties(
+            lake, spec.table, {LANDING_PROPERTY: str(spec.landing), COMPLETE_PROPERTY: str(spec.dumps.complete)}
+        )
+    landed, raw = dumps.land(), lake.table(spec.table)
+    return Landed(
+        len(landed),
+        sum(d.records for d in landed),
+        sum(d.bytes for d in landed),
+        raw.metadata.current_snapshot_id,
+        why=f"what differs in {', '.join(d.name for d in landed)}" if landed else "",
+        dumps={"dumps": "; ".join(d.text for d in landed), "skipped_dumps": "; ".join(dumps.late(raw))},
+    )
 
 
 def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:

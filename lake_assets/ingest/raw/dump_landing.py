@@ -1,0 +1,393 @@
+"""Dumps of a whole table: land what differs from the dump before as records of a change feed, each dump once.
+
+One commit of the raw table holds the records and says which dump was absorbed, and which kept rows are its rows (see
+`kept_dumps`). The order of the records is the version of their dump, the milliseconds at which it landed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from lake_assets.errors import (
+    ChangedInputError,
+    DumpHeldBackError,
+    DuplicateKeyError,
+    HistoryError,
+    InputError,
+    KeyMissingError,
+)
+from lake_assets.formats.format_base import schema_key
+from lake_assets.ingest.ingest_specs import DumpRules, RawSpec
+from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.raw.file_ledger import LandedFile
+from lake_assets.ingest.raw.landing_folder import records_of
+from lake_assets.ingest.raw.record_reading import RecordReading, Row
+from lake_assets.ingest.raw_tables import ARROW, next_position, stored
+from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.metadata.row_counts import keeps_rows
+from lake_assets.lake.metadata.snapshot_log import between
+from lake_assets.lake.metadata.watermark import to_properties
+from lake_assets.sources import kept_dumps
+from lake_assets.sources.dump_differences import Change, Difference, compare
+from lake_assets.sources.dump_folders import Completeness, FolderDump, complete_dumps, late_dumps
+from lake_assets.sources.dump_rows import DumpRows, RowFormat
+from lake_assets.tables.pending_windows import Window, head_of, known_marks
+from lake_assets.tables.writing.arrow_writes import write_arrow
+from lake_assets.tables.writing.races import lost
+
+# Snapshot property of a raw table: the last absorbed dump.
+DUMP_PROPERTY = "lake-assets.dump"
+# Table property: when a dump in the landing folder is complete, for commands that read a lake without its pipelines.
+COMPLETE_PROPERTY = "lake-assets.complete-dumps"
+
+
+@dataclass(frozen=True)
+class AbsorbedDump:
+    """The last absorbed dump.
+
+    Attributes:
+        name: the name of its folder, or table and snapshot.
+        fingerprint: see `FolderDump`.
+        version: the order of its records; grows from dump to dump.
+        part: the part of the kept rows that are its rows.
+        rows: the number of its rows.
+        layout, types: see `RowFormat`.
+        key: the columns by which its rows are kept.
+    """
+
+    name: str
+    fingerprint: str
+    version: int
+    part: str
+    rows: int
+    layout: Any
+    types: dict[str, str]
+    key: list[str]
+
+    @property
+    def format(self) -> RowFormat:
+        """What its rows are read by."""
+        return RowFormat(self.layout, self.types)
+
+
+def last_dump(raw: Table) -> AbsorbedDump | None:
+    """Return the dump that a raw table has absorbed last; None: it has absorbed none."""
+    found = stored(raw, DUMP_PROPERTY)
+    return AbsorbedDump(**found) if found else None
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A dump to absorb, from a folder or a table."""
+
+    name: str
+    fingerprint: str
+    at: datetime
+    bytes: int = 0
+    folder: FolderDump | None = None
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class LandedDump:
+    """What one dump brought: see `Difference`."""
+
+    name: str
+    records: int
+    bytes: int
+    difference: Difference
+
+    @property
+    def text(self) -> str:
+        """What differed, in words."""
+        found = self.difference
+        return f"{self.name}: {found.inserted:,} inserted, {found.updated:,} updated, {found.deleted:,} deleted"
+
+
+def pending_dumps(lake: LakeBase, raw: Table | None, folder: Path, rule: Completeness) -> list[FolderDump]:
+    """Return the dumps in a folder to absorb now, oldest first; reads metadata and listings only.
+
+    The last absorbed dump is among them if its files were written again.
+    """
+    last = last_dump(raw) if raw is not None else None
+    if raw is None or last is None:
+        return complete_dumps(folder, rule)
+    known = file_ledger.seen(lake, TableId.parse(".".join(raw.name())))
+    found = complete_dumps(folder, rule, since=last.name, known=known)
+    return [d for d in found if d.name != last.name or d.fingerprint != last.fingerprint]
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """The dumps of a stream: which are pending, and how they land.
+
+    Attributes:
+        skipped: why dumps were passed over for newer ones, by name.
+    """
+
+    lake: LakeBase
+    spec: RawSpec
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def rules(self) -> DumpRules:
+        """The stream's rules."""
+        assert self.spec.dumps is not None
+        return self.spec.dumps
+
+    def new_files(self, raw: Table | None) -> list[Path]:
+        """Return the files of the dumps in the landing folder to absorb now."""
+        folder, rule = self.spec.landing, self.rules.complete
+        return [f for d in pending_dumps(self.lake, raw, folder, rule) for f in d.paths] if folder else []
+
+    def late(self, raw: Table) -> list[str]:
+        """Return why complete dumps in the folder are not absorbed: newer ones have been."""
+        last = last_dump(raw)
+        if last is None or self.spec.landing is None:
+            return []
+        known = file_ledger.seen(self.lake, self.spec.table)
+        names = late_dumps(self.spec.landing, self.rules.complete, last.name, known)
+        return [f"{n}: {self.skipped.get(n, f'older than {last.name}, which has been absorbed')}" for n in names]
+
+    # --- landing ------------------------------------------------------------------------------------------------
+
+    def land(self) -> list[LandedDump]:
+        """Land all pending dumps of the folder, oldest first, each in a commit; or the current rows of the table.
+
+        A dump that is held back or cannot be read waits for a correction, or for a newer one that takes its place.
+
+        Raises:
+            InputError, KeyMissingError: the newest dump is held back, or cannot be read.
+            ConcurrentWriteError: another process landed at the same time.
+        """
+        lake, spec, landed = self.lake, self.spec, list[LandedDump]()
+        if spec.source is not None:
+            dump = absorb_table(lake, spec, spec.source)
+            return [dump] if dump else []
+        assert spec.landing is not None
+        file_ledger.catch_up(lake, spec.table)
+        pending = pending_dumps(lake, lake.table(spec.table), spec.landing, self.rules.complete)
+        for n, dump in enumerate(pending, 1):
+            try:
+                landed.append(self.absorb(Dump(dump.name, dump.fingerprint, dump.at, dump.bytes, dump)))
+            except ChangedInputError:
+                raise
+            except (InputError, KeyMissingError) as e:
+                if n == len(pending):
+                    raise
+                self.skipped[dump.name] = f"{pending[n].name} takes its place, since it could not be absorbed: {e}"
+            else:
+                file_ledger.catch_up(lake, spec.table)
+        return landed
+
+    def absorb(self, dump: Dump, properties: dict[str, str] | None = None) -> LandedDump:
+        """Land what differs between a dump and the last one, in one commit, if the limits allow it."""
+        lake, name = self.lake, self.spec.table
+        raw = lake.table(name)
+        last = last_dump(raw)
+        kept_dumps.forget(lake, name, last.part if last else "")
+        part = kept_dumps.new_part()
+        try:
+            landed = self._absorb(raw, last, dump, part, properties or {})
+        except Exception as e:
+            kept_dumps.forget(lake, name, self._absorbed_part(), [part])
+            if isinstance(e, FileNotFoundError | HistoryError) and self._absorbed_part() != (last.part if last else ""):
+                raise lost(name, e) from e  # the other step has dropped the rows that this one began from
+            raise
+        if last is not None:
+            kept_dumps.forget(lake, name, part, [last.part])
+        return landed
+
+    def _absorbed_part(self) -> str:
+        last = last_dump(self.lake.table(self.spec.table))
+        return last.part if last else ""
+
+    def _absorb(
+        self, raw: Table, last: AbsorbedDump | None, dump: Dump, part: str, properties: dict[str, str]
+    ) -> LandedDump:
+        lake, columns = self.lake, self.rules.key
+        rows = self._rows_of(dump)
+        former = _kept(lake, raw, last) if last else None
+        if last and former is not None and last.key != [*columns.columns]:
+            rekeyed = kept_dumps.new_part()
+            texts = (t for b in kept_dumps.batches_of(former, last.part) for t in b.column("row").to_pylist())
+            kept_dumps.add(lake, raw, rekeyed, DumpRows.of_texts(texts, last.format, columns).batches())
+            last = replace(last, part=rekeyed)
+        if last:
+            rows = rows.with_types_of(last.format)
+        count = kept_dumps.add(lake, raw, part, rows.batches())
+        kept = lake.table(kept_dumps.kept_of(self.spec.table))
+        difference = compare(lake, kept, last.part if last else None, part)
+        self._check(dump, last, difference)
+        version = max(int(time.time() * 1000), last.version + 1 if last else 0)
+        absorbed = AbsorbedDump(
+            dump.name, dump.fingerprint, version, part, count, rows.format.layout, {**rows.format.types},
+            [*columns.columns],
+        )  # fmt: skip
+        records = Records(dump.name, version, dump.at, last.format if last else rows.format, rows.format)
+        reading = _DumpReading(self.spec, raw, next_position(lake, self.spec.table, raw))
+        own = dict(properties)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from reading.rows(records, difference.changes)
+            own[DUMP_PROPERTY] = json.dumps(asdict(absorbed))
+            landed = LandedFile(dump.name, dump.bytes, reading.position - reading.first, reading.arrived_at)
+            own[file_ledger.PROPERTY] = json.dumps([landed.to_json()])
+            own.update(reading.properties())
+
+        write_arrow(self.spec.table, raw, pa.RecordBatchReader.from_batches(ARROW, batches()), own)
+        return LandedDump(dump.name, reading.position - reading.first, dump.bytes, difference)
+
+    def _rows_of(self, dump: Dump) -> DumpRows:
+        key = self.rules.key
+        if dump.folder is not None:
+            where = f"the dump {dump.name} in {self.spec.landing}"
+            return DumpRows.of_files(where, dump.folder.files, key, self.spec.limits, records_of)
+        assert dump.table is not None
+        snapshot = dump.table.metadata.current_snapshot_id
+        assert snapshot is not None
+        return DumpRows.of_table(str(self.spec.source), dump.table, snapshot, key, self.spec.limits)
+
+    # --- limits -------------------------------------------------------------------------------------------------
+
+    def _check(self, dump: Dump, last: AbsorbedDump | None, found: Difference) -> None:
+        """Raise the error of a dump that must not be absorbed."""
+        if last and last.name == dump.name and dump.folder and (found.inserted or found.changed):
+            raise ChangedInputError(
+                f"the dump {dump.name} in {self.spec.landing} was absorbed, and its files hold other rows now "
+                f"({_counts(found)}). An absorbed dump must not change: restore it or remove its folder, and deliver "
+                "the table again under a newer name"
+            )
+        if found.duplicated:
+            some = ", ".join(f"{key} ({n:,} rows)" for key, n in found.duplicates)
+            raise DuplicateKeyError(
+                f"the dump {dump.name} has {found.duplicated:,} keys ({', '.join(self.rules.key.columns)}) that "
+                f"several rows share, such as {some}. Nothing of it was landed: deliver it again without them, or "
+                "declare a `key` that identifies each row, or `key: '*'` if rows have none"
+            )
+        if last is None:
+            return
+        for setting, limit, count, what in (
+            ("max_deleted", self.rules.max_deleted, found.lost, "are missing"),
+            ("max_changed", self.rules.max_changed, found.changed, "are missing or have other values"),
+        ):
+            if limit is not None and limit.is_exceeded(count, found.before):
+                raise self._held_back(dump, last, found, f"`{setting}: {limit}`", count, what)
+
+    def _held_back(
+        self, dump: Dump, last: AbsorbedDump, found: Difference, limit: str, count: int, what: str
+    ) -> DumpHeldBackError:
+        share = f" ({count / found.before:.1%})" if found.before else ""
+        return DumpHeldBackError(
+            f"the dump {dump.name} is held back: {count:,} of the {found.before:,} rows of {last.name}{share} {what}, "
+            f"and the stream allows {limit}. Nothing of it was landed. If it is incomplete, deliver the table again, "
+            "in place of this dump or under a newer name; if it is right, declare a higher limit and run again "
+            f"({_counts(found)})"
+        )
+
+
+def pending_dump(spec: RawSpec, raw: Table | None, source: TableId, loaded: Table) -> Window:
+    """Return the window of the table that a raw table's dumps are read from: whatever its history, it is read whole.
+
+    Commits that only rewrote files are absorbed. Reads metadata only.
+    """
+    mark, head = known_marks(raw).get(str(source)), head_of(loaded)
+    if mark is not None and mark.uuid == head.uuid and mark.snapshot is not None:
+        steps = between(loaded.metadata, mark.snapshot, head.snapshot)
+        if steps.is_forward and all(map(keeps_rows, steps.steps)):
+            head = mark
+    return Window(source, mark if mark is None or mark.uuid == head.uuid else replace(mark, snapshot=None), head)
+
+
+def absorb_table(lake: LakeBase, spec: RawSpec, source: TableId) -> LandedDump | None:
+    """Land what differs between the current rows of a table and its rows that were read last; None: nothing is new."""
+    raw, loaded = lake.table(spec.table), lake.table(source)
+    window = pending_dump(spec, raw, source, loaded)
+    head = window.head
+    if window.is_empty or head.snapshot is None:
+        return None
+    snapshot = loaded.current_snapshot()
+    assert snapshot is not None
+    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+    dump = Dump(f"{source}@{head.snapshot}", f"{head.uuid}/{head.snapshot}", at, table=loaded)
+    return Dumps(lake, spec).absorb(dump, to_properties({**known_marks(raw), str(source): head}))
+
+
+def _kept(lake: LakeBase, raw: Table, last: AbsorbedDump) -> Table | None:
+    """Return the table with the rows of the last absorbed dump; None: it had none.
+
+    Raises:
+        HistoryError: the rows are gone.
+    """
+    name = TableId.parse(".".join(raw.name()))
+    kept = lake.find(kept_dumps.kept_of(name))
+    if last.rows == 0 or (kept is not None and kept_dumps.size_of(kept, last.part)[0]):
+        return kept
+    raise HistoryError(f"{kept_dumps.kept_of(name)} no longer has the rows of {last.name}")
+
+
+def _counts(found: Difference) -> str:
+    return (
+        f"{found.before:,} rows before, {found.after:,} now; {found.inserted:,} inserted, {found.updated:,} updated, "
+        f"{found.deleted:,} deleted"
+    )
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a dump: a change feed, whose old rows have the types of the dump before."""
+
+    dump: str
+    version: int
+    at: datetime
+    before: RowFormat
+    after: RowFormat
+
+    def of(self, change: Change) -> Iterator[tuple[str, str]]:
+        """Yield the records of a change, each with its schema."""
+        old, new = change.before, change.after
+        for _ in range(change.copies):
+            if old is not None:
+                yield self._record("delete" if new is None else "update_preimage", old, self.before)
+            if new is not None:
+                yield self._record("insert" if old is None else "update_postimage", new, self.after)
+
+    def _record(self, kind: str, row: str, read_by: RowFormat) -> tuple[str, str]:
+        members = (
+            f'"_change_type":"{kind}","_commit_version":"{self.version}","_commit_timestamp":"{self.at.isoformat()}"'
+        )
+        start, end = read_by.around(members)
+        return f"{start}{',' if row != '{}' else ''}{row[1:-1]}{end}", read_by.schema
+
+
+class _DumpReading(RecordReading):
+    """Builds the rows of the raw table from changes: they need no routing."""
+
+    def rows(self, records: Records, changes: Iterator[Change]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the raw table."""
+        about = str(self.spec.about)
+        self.routes.add(about)
+        keys: dict[str, str] = {}
+        rows: list[Row] = []
+        size = 0
+        for change in changes:
+            for text, schema in records.of(change):
+                key = keys.get(schema) or keys.setdefault(schema, schema_key(schema))
+                self.position += 1
+                rows.append((about, records.dump, self.position - self.first, text, None, key, None, None))
+                size += len(text)
+                if len(rows) >= thresholds.ROWS_A_BATCH or size >= thresholds.BYTES_A_BATCH:
+                    yield self._batch(rows, Counter())
+                    rows, size = [], 0
+        if rows:
+            yield self._batch(rows, Counter())
