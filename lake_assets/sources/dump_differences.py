@@ -64,16 +64,14 @@ class Difference:
         return self.updated + self.deleted
 
 
-def compare(lake: LakeBase, kept: Table | None, last: str | None, new: str) -> Difference:
+def compare(lake: LakeBase, kept: Table, last: str | None, new: str) -> Difference:
     """Compare two parts of the kept dumps.
 
     Args:
-        kept: the table of kept dumps; None: there is none, and the new dump is empty.
+        kept: the table of kept dumps.
         last: the part of the last absorbed dump; None: no dump was absorbed.
         new: the part of the new dump.
     """
-    if kept is None:
-        return Difference(0, 0)
     sizes = [kept_dumps.size_of(kept, p) if p else (0, 0) for p in (last, new)]
     rows, size = (sum(s) for s in zip(*sizes, strict=True))
     if rows <= thresholds.DUMP_LOCAL_ROWS and size <= thresholds.DUMP_LOCAL_BYTES:

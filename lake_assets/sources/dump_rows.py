@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -27,7 +27,7 @@ from lake_assets.errors import (
 )
 from lake_assets.formats.files.limited_files import Limits, Record, check_column_names, file_too_large, open_regular
 from lake_assets.formats.files.parquet_files import spark_type
-from lake_assets.formats.flat_rows import ROW, TEXT, TYPES
+from lake_assets.formats.flat_rows import CHANGE_FEED, ROW, TEXT, TYPES
 from lake_assets.formats.format_base import decode
 from lake_assets.formats.types.text_types import widest
 from lake_assets.lake import thresholds
@@ -35,11 +35,14 @@ from lake_assets.lake.column_spelling import caseless
 from lake_assets.sources.row_texts import key_texts, longest, row_texts
 
 # How the rows of a dump are read: typed (Parquet, tables), texts (CSV), or JSON lines.
+_R = TypeVar("_R", bound=Mapping[str, Any])
 Layout = Literal["typed", "texts", "json"]
 ReadRecords = Callable[[Path, Limits], Iterator[Record]]
 ROWS: pa.Schema = pa.schema([("key", pa.string()), ("row", pa.string())])
 # Numbers that a parser of JSON may spell in another way: 1.50, 1e5, -0, and those of more digits than a double has.
 _SPELLED = re.compile(r"[0-9][eE]|[0-9.]{16}|\.[0-9]*0(?![0-9])|-0(?![0-9.])")
+# Columns of a change feed that a dump gets, by type, and all that it may have.
+_OF_CHANGES = {"_change_type": "string", "_commit_version": "bigint", "_commit_timestamp": "timestamp"}
 _AGAIN = "A dump is absorbed whole or not at all: deliver it again, under a new name or in place of this one"
 
 
@@ -57,14 +60,14 @@ class RowFormat:
     def around(self, members: str) -> tuple[str, str]:
         """Return what comes before and after the members of a row in a record, which begins with other members."""
         if self.layout == "typed":
-            return f'{{"{TYPES}":{orjson.dumps(dict(self.types)).decode()},"{ROW}":{{{members}', "}}"
+            return f'{{"{TYPES}":{self.schema},"{ROW}":{{{members}', "}}"
         return (f'{{"{TEXT}":{{{members}', "}}") if self.layout == "texts" else ("{" + members, "}")
 
     @property
     def schema(self) -> str:
         """The schema of its records, as the format of change feeds gives it."""
         if self.layout == "typed":
-            return orjson.dumps(dict(self.types)).decode()
+            return orjson.dumps({**_OF_CHANGES, **self.types}).decode()
         return TEXT if self.layout == "texts" else ""
 
 
@@ -143,7 +146,7 @@ class DumpRows:
         """Return the rows of a snapshot of an Iceberg table."""
         scan = table.scan(snapshot_id=snapshot)
         schema = scan.projection().as_arrow()
-        types = {f.name: spark_type(f.type) for f in schema}
+        types = _checked(dump, {f.name: spark_type(f.type) for f in schema})
         columns = key.found(dump, [*types])
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -204,7 +207,21 @@ def _common_types(dump: str, schemas: Mapping[Path, pa.Schema]) -> dict[str, str
                     "all files of a dump with the same types"
                 )
             types[column.name] = wide
-    return types
+    return _checked(dump, types)
+
+
+def _checked(where: str, row: _R) -> _R:
+    """Return a row, or types by column, if no column has a name of a change feed's.
+
+    Raises:
+        UnsupportedEventError: one has.
+    """
+    if taken := [name for name in row if name.startswith("_") and caseless(name) in CHANGE_FEED.technical]:
+        raise UnsupportedEventError(
+            f"{where} has the column {taken[0]}, which the records of its changes have as well: rename the column at "
+            "the source, or leave it out of the dump"
+        )
+    return row
 
 
 def _of_parquet(dump: str, files: Sequence[Path], key: KeyColumns, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -259,14 +276,14 @@ def _rows_of(file: Path, layout: Layout, limits: Limits, read: ReadRecords) -> I
         except MalformedRecordError as e:
             raise MalformedRecordError(f"{file}, line {record.number}: {e}") from e
         if layout == "texts":
-            yield row[TEXT]
+            yield _checked(str(file), row[TEXT])
             continue
         if not isinstance(row, dict):
             raise MalformedRecordError(f"{file}, line {record.number}: expected an object, the columns of a row")
         if _SPELLED.search(record.text):
             # As their own text, numbers keep every digit.
             row = json.loads(record.text, parse_float=orjson.Fragment, parse_int=orjson.Fragment)
-        yield row
+        yield _checked(str(file), row)
 
 
 def _row_text(row: Mapping[str, Any]) -> str:

@@ -40,7 +40,9 @@ class DumpFeed:
         streams = [stream(stream_settings=settings, **(table or {}))]
         self.pipeline = Pipeline(PipelineConfig.model_validate({"name": "made_up", "streams": streams}))
 
-    def dump(self, name: str, rows: pa.Table | Sequence[Row], *, kind: str = "parquet", marker: str = "_SUCCESS") -> Path:
+    def dump(
+        self, name: str, rows: pa.Table | Sequence[Row], *, kind: str = "parquet", marker: str = "_SUCCESS"
+    ) -> Path:
         """Write a dump; without a marker, it is not complete yet."""
         folder = self.landing / name
         folder.mkdir(parents=True, exist_ok=True)

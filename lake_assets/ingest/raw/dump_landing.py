@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
+from pyspark.sql import DataFrame
 
 from lake_assets.errors import (
     ChangedInputError,
@@ -32,7 +33,7 @@ from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import records_of
 from lake_assets.ingest.raw.record_reading import RecordReading, Row
-from lake_assets.ingest.raw_tables import ARROW, next_position, stored
+from lake_assets.ingest.raw_tables import ARROW, kept_since, next_position, stored
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import keeps_rows
 from lake_assets.lake.metadata.snapshot_log import between
@@ -40,6 +41,7 @@ from lake_assets.lake.metadata.watermark import to_properties
 from lake_assets.sources import kept_dumps
 from lake_assets.sources.dump_differences import Change, Difference, compare
 from lake_assets.sources.dump_folders import Completeness, FolderDump, complete_dumps, late_dumps
+from lake_assets.sources.dump_records import DumpRecords, rows_after
 from lake_assets.sources.dump_rows import DumpRows, RowFormat
 from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.writing.arrow_writes import write_arrow
@@ -133,11 +135,13 @@ class Dumps:
 
     Attributes:
         skipped: why dumps were passed over for newer ones, by name.
+        parts: the parts of kept rows that this step has written.
     """
 
     lake: LakeBase
     spec: RawSpec
     skipped: dict[str, str] = field(default_factory=dict[str, str])
+    parts: list[str] = field(default_factory=list[str])
 
     @property
     def rules(self) -> DumpRules:
@@ -196,33 +200,29 @@ class Dumps:
         raw = lake.table(name)
         last = last_dump(raw)
         kept_dumps.forget(lake, name, last.part if last else "")
-        part = kept_dumps.new_part()
         try:
-            landed = self._absorb(raw, last, dump, part, properties or {})
+            landed = self._absorb(raw, last, dump, properties or {})
         except Exception as e:
-            kept_dumps.forget(lake, name, self._absorbed_part(), [part])
-            if isinstance(e, FileNotFoundError | HistoryError) and self._absorbed_part() != (last.part if last else ""):
+            now = self._absorbed_part()
+            kept_dumps.forget(lake, name, now, self.parts)
+            if isinstance(e, FileNotFoundError | HistoryError) and now != (last.part if last else ""):
                 raise lost(name, e) from e  # the other step has dropped the rows that this one began from
             raise
-        if last is not None:
-            kept_dumps.forget(lake, name, part, [last.part])
+        kept_dumps.forget(lake, name, self._absorbed_part(), [*self.parts, *([last.part] if last else [])])
         return landed
+
+    def _new_part(self) -> str:
+        self.parts.append(kept_dumps.new_part())
+        return self.parts[-1]
 
     def _absorbed_part(self) -> str:
         last = last_dump(self.lake.table(self.spec.table))
         return last.part if last else ""
 
-    def _absorb(
-        self, raw: Table, last: AbsorbedDump | None, dump: Dump, part: str, properties: dict[str, str]
-    ) -> LandedDump:
-        lake, columns = self.lake, self.rules.key
+    def _absorb(self, raw: Table, last: AbsorbedDump | None, dump: Dump, properties: dict[str, str]) -> LandedDump:
+        lake, columns, part = self.lake, self.rules.key, self._new_part()
         rows = self._rows_of(dump)
-        former = _kept(lake, raw, last) if last else None
-        if last and former is not None and last.key != [*columns.columns]:
-            rekeyed = kept_dumps.new_part()
-            texts = (t for b in kept_dumps.batches_of(former, last.part) for t in b.column("row").to_pylist())
-            kept_dumps.add(lake, raw, rekeyed, DumpRows.of_texts(texts, last.format, columns).batches())
-            last = replace(last, part=rekeyed)
+        last = last and self._with_rows(raw, last)
         if last:
             rows = rows.with_types_of(last.format)
         count = kept_dumps.add(lake, raw, part, rows.batches())
@@ -234,12 +234,12 @@ class Dumps:
             dump.name, dump.fingerprint, version, part, count, rows.format.layout, {**rows.format.types},
             [*columns.columns],
         )  # fmt: skip
-        records = Records(dump.name, version, dump.at, last.format if last else rows.format, rows.format)
+        records = DumpRecords(version, dump.at, last.format if last else rows.format, rows.format)
         reading = _DumpReading(self.spec, raw, next_position(lake, self.spec.table, raw))
         own = dict(properties)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            yield from reading.rows(records, difference.changes)
+            yield from reading.rows(dump.name, records, difference.changes)
             own[DUMP_PROPERTY] = json.dumps(asdict(absorbed))
             landed = LandedFile(dump.name, dump.bytes, reading.position - reading.first, reading.arrived_at)
             own[file_ledger.PROPERTY] = json.dumps([landed.to_json()])
@@ -247,6 +247,40 @@ class Dumps:
 
         write_arrow(self.spec.table, raw, pa.RecordBatchReader.from_batches(ARROW, batches()), own)
         return LandedDump(dump.name, reading.position - reading.first, dump.bytes, difference)
+
+    def _with_rows(self, raw: Table, last: AbsorbedDump) -> AbsorbedDump:
+        """Return the last dump with a part that has its rows, by the declared key.
+
+        If the kept rows are gone, as after a rollback of the raw table, they follow from the records.
+        """
+        lake, name, key = self.lake, self.spec.table, self.rules.key
+        kept = lake.find(kept_dumps.kept_of(name))
+        is_kept = kept is not None and kept_dumps.size_of(kept, last.part)[0] > 0
+        if not last.rows or (is_kept and last.key == [*key.columns]):
+            return last
+        if kept is not None and is_kept:
+            texts = (t for b in kept_dumps.batches_of(kept, last.part) for t in b.column("row").to_pylist())
+        else:
+            texts = (row["row"] for row in self._records_again(raw, last).toLocalIterator())
+        part = self._new_part()
+        kept_dumps.add(lake, raw, part, DumpRows.of_texts(texts, last.format, key).batches())
+        return replace(last, part=part)
+
+    def _records_again(self, raw: Table, last: AbsorbedDump) -> DataFrame:
+        """Return the rows of the last dump, from the records.
+
+        Raises:
+            HistoryError: older records were deleted.
+        """
+        if since := kept_since(raw):
+            raise HistoryError(
+                f"{kept_dumps.kept_of(self.spec.table)} no longer has the rows of the dump {last.name}, and they do "
+                f"not follow from {self.spec.table}, which has no records from before {since:%Y-%m-%d} "
+                f"(`keep_records`). Restore {kept_dumps.kept_of(self.spec.table)} from a backup"
+            )
+        snapshot = raw.metadata.current_snapshot_id
+        assert snapshot is not None
+        return rows_after(self.lake, self.spec.table, snapshot)
 
     def _rows_of(self, dump: Dump) -> DumpRows:
         key = self.rules.key
@@ -323,19 +357,6 @@ def absorb_table(lake: LakeBase, spec: RawSpec, source: TableId) -> LandedDump |
     return Dumps(lake, spec).absorb(dump, to_properties({**known_marks(raw), str(source): head}))
 
 
-def _kept(lake: LakeBase, raw: Table, last: AbsorbedDump) -> Table | None:
-    """Return the table with the rows of the last absorbed dump; None: it had none.
-
-    Raises:
-        HistoryError: the rows are gone.
-    """
-    name = TableId.parse(".".join(raw.name()))
-    kept = lake.find(kept_dumps.kept_of(name))
-    if last.rows == 0 or (kept is not None and kept_dumps.size_of(kept, last.part)[0]):
-        return kept
-    raise HistoryError(f"{kept_dumps.kept_of(name)} no longer has the rows of {last.name}")
-
-
 def _counts(found: Difference) -> str:
     return (
         f"{found.before:,} rows before, {found.after:,} now; {found.inserted:,} inserted, {found.updated:,} updated, "
@@ -343,37 +364,10 @@ def _counts(found: Difference) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Records:
-    """The records of a dump: a change feed, whose old rows have the types of the dump before."""
-
-    dump: str
-    version: int
-    at: datetime
-    before: RowFormat
-    after: RowFormat
-
-    def of(self, change: Change) -> Iterator[tuple[str, str]]:
-        """Yield the records of a change, each with its schema."""
-        old, new = change.before, change.after
-        for _ in range(change.copies):
-            if old is not None:
-                yield self._record("delete" if new is None else "update_preimage", old, self.before)
-            if new is not None:
-                yield self._record("insert" if old is None else "update_postimage", new, self.after)
-
-    def _record(self, kind: str, row: str, read_by: RowFormat) -> tuple[str, str]:
-        members = (
-            f'"_change_type":"{kind}","_commit_version":"{self.version}","_commit_timestamp":"{self.at.isoformat()}"'
-        )
-        start, end = read_by.around(members)
-        return f"{start}{',' if row != '{}' else ''}{row[1:-1]}{end}", read_by.schema
-
-
 class _DumpReading(RecordReading):
     """Builds the rows of the raw table from changes: they need no routing."""
 
-    def rows(self, records: Records, changes: Iterator[Change]) -> Iterator[pa.RecordBatch]:
+    def rows(self, dump: str, records: DumpRecords, changes: Iterator[Change]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the raw table."""
         about = str(self.spec.about)
         self.routes.add(about)
@@ -384,7 +378,7 @@ class _DumpReading(RecordReading):
             for text, schema in records.of(change):
                 key = keys.get(schema) or keys.setdefault(schema, schema_key(schema))
                 self.position += 1
-                rows.append((about, records.dump, self.position - self.first, text, None, key, None, None))
+                rows.append((about, dump, self.position - self.first, text, None, key, None, None))
                 size += len(text)
                 if len(rows) >= thresholds.ROWS_A_BATCH or size >= thresholds.BYTES_A_BATCH:
                     yield self._batch(rows, Counter())
