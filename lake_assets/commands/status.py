@@ -18,6 +18,7 @@ from lake_assets.commands.upkeep_status import shown, upkeep_statuses
 from lake_assets.errors import HistoryError, InputError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
+from lake_assets.ingest.raw.dump_landing import DUMPS_OF_PROPERTY, pending_dump
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
@@ -239,6 +240,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
         sources = {s: lake.find(s) for s in marks}
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
+        whole = _arrears_of_dumps(lake, table)
         waiting = backlog(lake, table_id)
         lost = _lost_history(table_id, table, {s: sources[s] for s in windows})
     except (HistoryError, InputError) as e:
@@ -247,7 +249,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,
-        behind={source: w.snapshots for source, w in windows.items()},
+        behind={source: w.snapshots for source, w in (windows | whole).items()},
         behind_seconds=max((now - ms / 1000 for ms in oldest), default=0.0),
         waiting=waiting,
         rows_behind=sum(w.rows for w in windows.values()),
@@ -292,6 +294,16 @@ def _arrears(table: Table, loaded: Table | None, start: int | None) -> _Arrears:
     if rows is None:
         rows = sum(sum(counts(s)) for s in newer if not is_upkeep(s))
     return _Arrears(len(newer), rows, newer[-1].timestamp_ms if newer else None)
+
+
+def _arrears_of_dumps(lake: Lake, table: Table) -> dict[str, _Arrears]:
+    """Return whether a table that is read whole has other rows now, by its name; its history does not matter."""
+    name = table.properties.get(DUMPS_OF_PROPERTY)
+    source = lake.find(name) if name else None
+    if not name or source is None:
+        return {}
+    window = pending_dump(table, TableId.parse(name), source)
+    return {name: _Arrears(int(not window.is_empty and window.head.snapshot is not None))}
 
 
 def _own_tables(lake: Lake) -> list[TableId]:

@@ -34,8 +34,8 @@ from lake_assets.lake import thresholds
 from lake_assets.lake.column_spelling import caseless
 from lake_assets.sources.row_texts import key_texts, longest, row_texts
 
-# How the rows of a dump are read: typed (Parquet, tables), texts (CSV), or JSON lines.
 _R = TypeVar("_R", bound=Mapping[str, Any])
+# How the rows of a dump are read: typed (Parquet, tables), texts (CSV), or JSON lines.
 Layout = Literal["typed", "texts", "json"]
 ReadRecords = Callable[[Path, Limits], Iterator[Record]]
 ROWS: pa.Schema = pa.schema([("key", pa.string()), ("row", pa.string())])

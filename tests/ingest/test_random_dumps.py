@@ -10,7 +10,6 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import thresholds
-from lake_assets.pipeline.step_retries import absorb
 from tests.support.dumps import DumpFeed
 from tests.support.random_dumps import Plain, RandomDumps, all_changes, differences
 from tests.support.seeds import any_seed, long_seeds
@@ -22,7 +21,7 @@ def land(feed: DumpFeed, source: RandomDumps, steps: int) -> None:
     seen = 0
     for n in range(steps):
         feed.dump(f"{n:03}", source.step())
-        absorb(feed.lake, feed.pipeline.specs(feed.lake)[0])
+        feed.land()
         events = feed.events()
         after = source.counted()
         assert all_changes(events[seen:]) == differences(before, after, is_keyed=source.is_keyed), n

@@ -37,18 +37,20 @@ from lake_assets.ingest.raw_tables import ARROW, kept_since, next_position, stor
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import keeps_rows
 from lake_assets.lake.metadata.snapshot_log import between
-from lake_assets.lake.metadata.watermark import to_properties
+from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.sources import kept_dumps
 from lake_assets.sources.dump_differences import Change, Difference, compare
 from lake_assets.sources.dump_folders import Completeness, FolderDump, complete_dumps, late_dumps
 from lake_assets.sources.dump_records import DumpRecords, rows_after
 from lake_assets.sources.dump_rows import DumpRows, RowFormat
-from lake_assets.tables.pending_windows import Window, head_of, known_marks
+from lake_assets.tables.pending_windows import Window, head_of
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.races import lost
 
 # Snapshot property of a raw table: the last absorbed dump.
 DUMP_PROPERTY = "lake-assets.dump"
+# Table property: the table whose rows are read whole.
+DUMPS_OF_PROPERTY = "lake-assets.dumps-of"
 # Table property: when a dump in the landing folder is complete, for commands that read a lake without its pipelines.
 COMPLETE_PROPERTY = "lake-assets.complete-dumps"
 
@@ -194,14 +196,14 @@ class Dumps:
                 file_ledger.catch_up(lake, spec.table)
         return landed
 
-    def absorb(self, dump: Dump, properties: dict[str, str] | None = None) -> LandedDump:
+    def absorb(self, dump: Dump) -> LandedDump:
         """Land what differs between a dump and the last one, in one commit, if the limits allow it."""
         lake, name = self.lake, self.spec.table
         raw = lake.table(name)
         last = last_dump(raw)
         kept_dumps.forget(lake, name, last.part if last else "")
         try:
-            landed = self._absorb(raw, last, dump, properties or {})
+            landed = self._absorb(raw, last, dump)
         except Exception as e:
             now = self._absorbed_part()
             kept_dumps.forget(lake, name, now, self.parts)
@@ -219,7 +221,7 @@ class Dumps:
         last = last_dump(self.lake.table(self.spec.table))
         return last.part if last else ""
 
-    def _absorb(self, raw: Table, last: AbsorbedDump | None, dump: Dump, properties: dict[str, str]) -> LandedDump:
+    def _absorb(self, raw: Table, last: AbsorbedDump | None, dump: Dump) -> LandedDump:
         lake, columns, part = self.lake, self.rules.key, self._new_part()
         rows = self._rows_of(dump)
         last = last and self._with_rows(raw, last)
@@ -236,7 +238,7 @@ class Dumps:
         )  # fmt: skip
         records = DumpRecords(version, dump.at, last.format if last else rows.format, rows.format)
         reading = _DumpReading(self.spec, raw, next_position(lake, self.spec.table, raw))
-        own = dict(properties)
+        own: dict[str, str] = {}
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield from reading.rows(dump.name, records, difference.changes)
@@ -305,9 +307,9 @@ class Dumps:
         if found.duplicated:
             some = ", ".join(f"{key} ({n:,} rows)" for key, n in found.duplicates)
             raise DuplicateKeyError(
-                f"the dump {dump.name} has {found.duplicated:,} keys ({', '.join(self.rules.key.columns)}) that "
-                f"several rows share, such as {some}. Nothing of it was landed: deliver it again without them, or "
-                "declare a `key` that identifies each row, or `key: '*'` if rows have none"
+                f"in the dump {dump.name}, {found.duplicated:,} keys ({', '.join(self.rules.key.columns)}) have "
+                f"several rows, such as {some}. Nothing of it was landed: deliver it again without them, or declare a "
+                "`key` that identifies each row, or `key: '*'` if rows have none"
             )
         if last is None:
             return
@@ -330,12 +332,13 @@ class Dumps:
         )
 
 
-def pending_dump(spec: RawSpec, raw: Table | None, source: TableId, loaded: Table) -> Window:
+def pending_dump(raw: Table | None, source: TableId, loaded: Table) -> Window:
     """Return the window of the table that a raw table's dumps are read from: whatever its history, it is read whole.
 
     Commits that only rewrote files are absorbed. Reads metadata only.
     """
-    mark, head = known_marks(raw).get(str(source)), head_of(loaded)
+    last, head = last_dump(raw) if raw is not None else None, head_of(loaded)
+    mark = _mark_of(last) if last and last.name == _dump_name(source, _mark_of(last)) else None
     if mark is not None and mark.uuid == head.uuid and mark.snapshot is not None:
         steps = between(loaded.metadata, mark.snapshot, head.snapshot)
         if steps.is_forward and all(map(keeps_rows, steps.steps)):
@@ -346,15 +349,24 @@ def pending_dump(spec: RawSpec, raw: Table | None, source: TableId, loaded: Tabl
 def absorb_table(lake: LakeBase, spec: RawSpec, source: TableId) -> LandedDump | None:
     """Land what differs between the current rows of a table and its rows that were read last; None: nothing is new."""
     raw, loaded = lake.table(spec.table), lake.table(source)
-    window = pending_dump(spec, raw, source, loaded)
+    window = pending_dump(raw, source, loaded)
     head = window.head
     if window.is_empty or head.snapshot is None:
         return None
     snapshot = loaded.current_snapshot()
     assert snapshot is not None
     at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    dump = Dump(f"{source}@{head.snapshot}", f"{head.uuid}/{head.snapshot}", at, table=loaded)
-    return Dumps(lake, spec).absorb(dump, to_properties({**known_marks(raw), str(source): head}))
+    return Dumps(lake, spec).absorb(Dump(_dump_name(source, head), f"{head.uuid}/{head.snapshot}", at, table=loaded))
+
+
+def _dump_name(source: TableId, mark: Watermark) -> str:
+    return f"{source}@{mark.snapshot}"
+
+
+def _mark_of(last: AbsorbedDump) -> Watermark:
+    """Return the snapshot of a table that was absorbed as a dump; of a folder's dump, one that no table has."""
+    uuid, _, snapshot = last.fingerprint.partition("/")
+    return Watermark(uuid, int(snapshot) if snapshot else None)
 
 
 def _counts(found: Difference) -> str:

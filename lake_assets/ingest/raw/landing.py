@@ -24,6 +24,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.dump_landing import (
     COMPLETE_PROPERTY,
+    DUMPS_OF_PROPERTY,
     Dumps,
     pending_dump,
     pending_dumps,
@@ -66,6 +67,11 @@ class RawStep(TableStep[RawSpec, Pins]):
     empty_sources: ClassVar[EmptySources] = "emptied"
 
     @property
+    def needs_history(self) -> bool:
+        """See `TableStep`: dumps are compared with the rows that are kept of the last one."""
+        return self.spec.dumps is None
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """None: landing appends through PyIceberg."""
         return ()
@@ -93,7 +99,7 @@ class RawStep(TableStep[RawSpec, Pins]):
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return the window of the source table, if it has one."""
         if self.spec.dumps:
-            return [pending_dump(self.spec, table, name, loaded) for name, loaded in sources.items()]
+            return [pending_dump(table, name, loaded) for name, loaded in sources.items()]
         return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
 
     def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
@@ -349,6 +355,8 @@ def _land_dumps(lake: LakeBase, spec: RawSpec) -> Landed:
         set_properties(
             lake, spec.table, {LANDING_PROPERTY: str(spec.landing), COMPLETE_PROPERTY: str(spec.dumps.complete)}
         )
+    else:
+        set_properties(lake, spec.table, {DUMPS_OF_PROPERTY: str(spec.source)})
     landed, raw = dumps.land(), lake.table(spec.table)
     return Landed(
         len(landed),
