@@ -18,7 +18,7 @@ from lake_assets.commands.upkeep_status import shown, upkeep_statuses
 from lake_assets.errors import HistoryError, InputError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
-from lake_assets.ingest.raw.dump_landing import DUMPS_OF_PROPERTY, pending_dump
+from lake_assets.ingest.raw.absorbed_dumps import behind_tables, skipped_dumps
 from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
@@ -55,6 +55,7 @@ class TableStatus:
         rows_behind: records (of a raw source) or changed rows (of another source) in these snapshots.
         upstream: direct and indirect upstream tables that are behind themselves.
         error: why it is unknown how far the table is behind.
+        skipped_dumps: dumps in the landing folder that are never absorbed, each with the reason.
         skipped: number of records about no row that have landed in a raw table, by what they are.
         failure: when and why its last step failed, if that still stands.
         retry: the command that runs this step again, if it is known.
@@ -80,6 +81,7 @@ class TableStatus:
     rows_behind: int = 0
     upstream: tuple[str, ...] = ()
     error: str | None = None
+    skipped_dumps: dict[str, str] = field(default_factory=dict[str, str])
     skipped: dict[str, int] = field(default_factory=dict[str, int])
     failure: str | None = None
     retry: str | None = None
@@ -116,6 +118,7 @@ class TableStatus:
         yield from (("yellow", text) for text in self.renamed)
         yield from (("yellow", claim.text) for claim in self.claims)
         yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
+        yield from (("yellow", f"the dump {name} is skipped: {why}") for name, why in self.skipped_dumps.items())
         if self.rejected:
             records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
             yield "yellow", f"{records} rejected, of all tables (`lake-assets rejected`)"
@@ -240,8 +243,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
         sources = {s: lake.find(s) for s in marks}
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
-        whole = _arrears_of_dumps(lake, table)
-        waiting = backlog(lake, table_id)
+        waiting, late = backlog(lake, table_id), skipped_dumps(lake, table)
         lost = _lost_history(table_id, table, {s: sources[s] for s in windows})
     except (HistoryError, InputError) as e:
         return replace(result, error=str(e))
@@ -249,9 +251,10 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,
-        behind={source: w.snapshots for source, w in (windows | whole).items()},
+        behind={source: w.snapshots for source, w in windows.items()} | behind_tables(lake, table),
         behind_seconds=max((now - ms / 1000 for ms in oldest), default=0.0),
         waiting=waiting,
+        skipped_dumps=late,
         rows_behind=sum(w.rows for w in windows.values()),
         lost=lost,
         history=history_left(marks, {s: sources[s] for s in windows}, now),
@@ -294,16 +297,6 @@ def _arrears(table: Table, loaded: Table | None, start: int | None) -> _Arrears:
     if rows is None:
         rows = sum(sum(counts(s)) for s in newer if not is_upkeep(s))
     return _Arrears(len(newer), rows, newer[-1].timestamp_ms if newer else None)
-
-
-def _arrears_of_dumps(lake: Lake, table: Table) -> dict[str, _Arrears]:
-    """Return whether a table that is read whole has other rows now, by its name; its history does not matter."""
-    name = table.properties.get(DUMPS_OF_PROPERTY)
-    source = lake.find(name) if name else None
-    if not name or source is None:
-        return {}
-    window = pending_dump(table, TableId.parse(name), source)
-    return {name: _Arrears(int(not window.is_empty and window.head.snapshot is not None))}
 
 
 def _own_tables(lake: Lake) -> list[TableId]:

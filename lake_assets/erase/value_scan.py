@@ -72,22 +72,22 @@ class Wanted:
         keys: the keys, as texts.
         names: former names of each of these columns.
         records: how to tell whether a record mentions a key; None: the table holds no records.
-        text: the column with the record.
         about: the source table of records that may; others are left out, unless their position is known.
         positions: positions of records that were erased.
         last: the last position when the erasure began: later events and records are new ones.
         others: positions of records of other rows that mention a key.
+        text: the column with the record.
     """
 
     columns: Sequence[str]
     keys: Collection[Key]
     names: Sequence[Collection[str]] = ()
     records: Mentions | None = None
-    text: str = "record"
     about: str = ""
     positions: frozenset[int] = frozenset()
     last: int | None = None
     others: frozenset[int] = frozenset()
+    text: str = "record"
 
     @cached_property
     def texts(self) -> list[str]:

@@ -132,7 +132,7 @@ class DumpRows:
             raise UnsupportedEventError(
                 f"{dump} mixes kinds of files ({names}): write one kind, Parquet, CSV or JSON lines"
             )
-        layout: Layout = next(iter(kinds), "typed")
+        layout = kinds.pop() if kinds else "typed"
         if layout != "typed":
             return cls(RowFormat(layout), lambda: _of_records(dump, files, layout, key, limits, read))
         schemas = {f: _parquet_schema(f, limits) for f in files}

@@ -131,7 +131,7 @@ class TableStep(ABC, Generic[S, P]):
         return self.empty_sources == "emptied" and bool(window.start or window.lost)
 
     @property
-    def needs_history(self) -> bool:
+    def keeps_source_snapshots(self) -> bool:
         """Whether the next step starts from the snapshots of the sources that this one has absorbed."""
         return True
 

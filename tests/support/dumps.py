@@ -6,7 +6,7 @@ import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +109,15 @@ def change_of(record: str) -> tuple[str, str]:
 
 def write_rows(file: Path, rows: pa.Table | Sequence[Row]) -> None:
     """Write a file of Parquet, CSV or JSON lines, by its name."""
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(map(dict, rows)))
     if file.suffix == ".parquet":
-        pq.write_table(rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(map(dict, rows))), file)
+        pq.write_table(table, file)
         return
-    listed: Iterable[Row] = rows.to_pylist() if isinstance(rows, pa.Table) else rows
+    listed: list[dict[str, Any]] = table.to_pylist()
     if file.suffix == ".jsonl":
         file.write_text("".join(json.dumps(row) + "\n" for row in listed))
         return
-    names = rows.column_names if isinstance(rows, pa.Table) else list(dict.fromkeys(n for r in rows for n in r))
+    names = table.column_names
     with file.open("w", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(names)

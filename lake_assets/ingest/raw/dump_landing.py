@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -30,64 +29,27 @@ from lake_assets.errors import (
 from lake_assets.formats.format_base import schema_key
 from lake_assets.ingest.ingest_specs import DumpRules, RawSpec
 from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.raw.absorbed_dumps import (
+    DUMP_PROPERTY,
+    AbsorbedDump,
+    dump_name,
+    last_dump,
+    pending_dump,
+    pending_dumps,
+    skipped_dumps,
+)
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import records_of
 from lake_assets.ingest.raw.record_reading import RecordReading, Row
-from lake_assets.ingest.raw_tables import ARROW, kept_since, next_position, stored
+from lake_assets.ingest.raw_tables import ARROW, kept_since, next_position
 from lake_assets.lake import LakeBase, TableId, thresholds
-from lake_assets.lake.metadata.row_counts import keeps_rows
-from lake_assets.lake.metadata.snapshot_log import between
-from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.sources import kept_dumps
 from lake_assets.sources.dump_differences import Change, Difference, compare
-from lake_assets.sources.dump_folders import Completeness, FolderDump, complete_dumps, late_dumps
+from lake_assets.sources.dump_folders import FolderDump
 from lake_assets.sources.dump_records import DumpRecords, rows_after
-from lake_assets.sources.dump_rows import DumpRows, RowFormat
-from lake_assets.tables.pending_windows import Window, head_of
+from lake_assets.sources.dump_rows import DumpRows
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.races import lost
-
-# Snapshot property of a raw table: the last absorbed dump.
-DUMP_PROPERTY = "lake-assets.dump"
-# Table property: the table whose rows are read whole.
-DUMPS_OF_PROPERTY = "lake-assets.dumps-of"
-# Table property: when a dump in the landing folder is complete, for commands that read a lake without its pipelines.
-COMPLETE_PROPERTY = "lake-assets.complete-dumps"
-
-
-@dataclass(frozen=True)
-class AbsorbedDump:
-    """The last absorbed dump.
-
-    Attributes:
-        name: the name of its folder, or table and snapshot.
-        fingerprint: see `FolderDump`.
-        version: the order of its records; grows from dump to dump.
-        part: the part of the kept rows that are its rows.
-        rows: the number of its rows.
-        layout, types: see `RowFormat`.
-        key: the columns by which its rows are kept.
-    """
-
-    name: str
-    fingerprint: str
-    version: int
-    part: str
-    rows: int
-    layout: Any
-    types: dict[str, str]
-    key: list[str]
-
-    @property
-    def format(self) -> RowFormat:
-        """What its rows are read by."""
-        return RowFormat(self.layout, self.types)
-
-
-def last_dump(raw: Table) -> AbsorbedDump | None:
-    """Return the dump that a raw table has absorbed last; None: it has absorbed none."""
-    found = stored(raw, DUMP_PROPERTY)
-    return AbsorbedDump(**found) if found else None
 
 
 @dataclass(frozen=True)
@@ -118,19 +80,6 @@ class LandedDump:
         return f"{self.name}: {found.inserted:,} inserted, {found.updated:,} updated, {found.deleted:,} deleted"
 
 
-def pending_dumps(lake: LakeBase, raw: Table | None, folder: Path, rule: Completeness) -> list[FolderDump]:
-    """Return the dumps in a folder to absorb now, oldest first; reads metadata and listings only.
-
-    The last absorbed dump is among them if its files were written again.
-    """
-    last = last_dump(raw) if raw is not None else None
-    if raw is None or last is None:
-        return complete_dumps(folder, rule)
-    known = file_ledger.seen(lake, TableId.parse(".".join(raw.name())))
-    found = complete_dumps(folder, rule, since=last.name, known=known)
-    return [d for d in found if d.name != last.name or d.fingerprint != last.fingerprint]
-
-
 @dataclass(frozen=True)
 class Dumps:
     """The dumps of a stream: which are pending, and how they land.
@@ -156,14 +105,10 @@ class Dumps:
         folder, rule = self.spec.landing, self.rules.complete
         return [f for d in pending_dumps(self.lake, raw, folder, rule) for f in d.paths] if folder else []
 
-    def late(self, raw: Table) -> list[str]:
+    def late(self) -> str:
         """Return why complete dumps in the folder are not absorbed: newer ones have been."""
-        last = last_dump(raw)
-        if last is None or self.spec.landing is None:
-            return []
-        known = file_ledger.seen(self.lake, self.spec.table)
-        names = late_dumps(self.spec.landing, self.rules.complete, last.name, known)
-        return [f"{n}: {self.skipped.get(n, f'older than {last.name}, which has been absorbed')}" for n in names]
+        found = skipped_dumps(self.lake, self.lake.table(self.spec.table))
+        return "; ".join(f"{name}: {self.skipped.get(name, why)}" for name, why in found.items())
 
     # --- landing ------------------------------------------------------------------------------------------------
 
@@ -332,20 +277,6 @@ class Dumps:
         )
 
 
-def pending_dump(raw: Table | None, source: TableId, loaded: Table) -> Window:
-    """Return the window of the table that a raw table's dumps are read from: whatever its history, it is read whole.
-
-    Commits that only rewrote files are absorbed. Reads metadata only.
-    """
-    last, head = last_dump(raw) if raw is not None else None, head_of(loaded)
-    mark = _mark_of(last) if last and last.name == _dump_name(source, _mark_of(last)) else None
-    if mark is not None and mark.uuid == head.uuid and mark.snapshot is not None:
-        steps = between(loaded.metadata, mark.snapshot, head.snapshot)
-        if steps.is_forward and all(map(keeps_rows, steps.steps)):
-            head = mark
-    return Window(source, mark if mark is None or mark.uuid == head.uuid else replace(mark, snapshot=None), head)
-
-
 def absorb_table(lake: LakeBase, spec: RawSpec, source: TableId) -> LandedDump | None:
     """Land what differs between the current rows of a table and its rows that were read last; None: nothing is new."""
     raw, loaded = lake.table(spec.table), lake.table(source)
@@ -356,17 +287,7 @@ def absorb_table(lake: LakeBase, spec: RawSpec, source: TableId) -> LandedDump |
     snapshot = loaded.current_snapshot()
     assert snapshot is not None
     at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    return Dumps(lake, spec).absorb(Dump(_dump_name(source, head), f"{head.uuid}/{head.snapshot}", at, table=loaded))
-
-
-def _dump_name(source: TableId, mark: Watermark) -> str:
-    return f"{source}@{mark.snapshot}"
-
-
-def _mark_of(last: AbsorbedDump) -> Watermark:
-    """Return the snapshot of a table that was absorbed as a dump; of a folder's dump, one that no table has."""
-    uuid, _, snapshot = last.fingerprint.partition("/")
-    return Watermark(uuid, int(snapshot) if snapshot else None)
+    return Dumps(lake, spec).absorb(Dump(dump_name(source, head), f"{head.uuid}/{head.snapshot}", at, table=loaded))
 
 
 def _counts(found: Difference) -> str:

@@ -22,13 +22,8 @@ from lake_assets.errors import LOST_FILE_ADVICE, UnsupportedEventError
 from lake_assets.formats.event_model import MANY
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
-from lake_assets.ingest.raw.dump_landing import (
-    COMPLETE_PROPERTY,
-    DUMPS_OF_PROPERTY,
-    Dumps,
-    pending_dump,
-    pending_dumps,
-)
+from lake_assets.ingest.raw.absorbed_dumps import COMPLETE_PROPERTY, DUMPS_OF_PROPERTY, pending_dump, pending_dumps
+from lake_assets.ingest.raw.dump_landing import Dumps
 from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.ingest.raw.landing_folder import is_due, listing, nothing_arrived
 from lake_assets.ingest.raw.record_reading import RecordReading
@@ -67,7 +62,7 @@ class RawStep(TableStep[RawSpec, Pins]):
     empty_sources: ClassVar[EmptySources] = "emptied"
 
     @property
-    def needs_history(self) -> bool:
+    def keeps_source_snapshots(self) -> bool:
         """See `TableStep`: dumps are compared with the rows that are kept of the last one."""
         return self.spec.dumps is None
 
@@ -364,7 +359,7 @@ def _land_dumps(lake: LakeBase, spec: RawSpec) -> Landed:
         sum(d.bytes for d in landed),
         raw.metadata.current_snapshot_id,
         why=f"what differs in {', '.join(d.name for d in landed)}" if landed else "",
-        dumps={"dumps": "; ".join(d.text for d in landed), "skipped_dumps": "; ".join(dumps.late(raw))},
+        dumps={"dumps": "; ".join(d.text for d in landed), "skipped_dumps": dumps.late()},
     )
 
 
