@@ -33,15 +33,16 @@ def row_texts(batch: pa.RecordBatch) -> pa.Array:
         pa.ArrowInvalid: a text is not UTF-8.
         ValueError: a nested value cannot be represented.
     """
+    # Not `skip`, which leaves out whole rows if all of their values are null.
+    options = pc.JoinOptions(null_handling="replace", null_replacement="")
     members = [
-        _joined(orjson.dumps(name).decode() + ":", _json_values(batch.column(name)))
+        _joined(f",{orjson.dumps(name).decode()}:", _json_values(batch.column(name)))
         for name in sorted(batch.schema.names)
     ]
     if not members:
         return pa.array(["{}"] * batch.num_rows, pa.string())
-    options = pc.JoinOptions(null_handling="skip")
-    body = pc.call_function("binary_join_element_wise", [*members, pa.scalar(",")], options)
-    return _joined("{", body, "}")
+    joined = pc.call_function("binary_join_element_wise", [pa.scalar("{"), *members, _EMPTY], options)
+    return _joined("", pc.utf8_replace_slice(joined, start=1, stop=2, replacement=""), "}")
 
 
 def key_texts(batch: pa.RecordBatch, key: Sequence[str]) -> pa.Array:

@@ -107,9 +107,9 @@ def change_of(record: str) -> tuple[str, str]:
     return kind, json.dumps(row, sort_keys=True)
 
 
-def write_rows(file: Path, rows: pa.Table | Sequence[Row]) -> None:
+def write_rows(file: Path, rows: Any) -> None:
     """Write a file of Parquet, CSV or JSON lines, by its name."""
-    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(map(dict, rows)))
+    table: Any = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(map(dict, rows)))
     if file.suffix == ".parquet":
         pq.write_table(table, file)
         return

@@ -123,6 +123,8 @@ class RandomDumps:
         taken = {row["id"] for row in self.rows}
         free = [n for n in range(30) if n not in taken or not self.is_keyed]
         key = None if self.nulls and self.random.random() < 0.2 else self.random.choice(free)
+        if key is None and self.random.random() < 0.3:
+            return dict.fromkeys(self.columns.types)
         return {n: key if n == "id" else self.columns.value(n, self.random) for n in self.columns.types}
 
     def counted(self) -> Counter[Plain]:
