@@ -42,6 +42,7 @@ class Columns:
     """The columns of a table as of a dump: their types, in their order."""
 
     types: dict[str, pa.DataType]
+    numbers: Sequence[pa.DataType] = _NUMBERS
 
     def value(self, name: str, random: Random) -> Any:
         if name == "n":
@@ -58,7 +59,7 @@ class Columns:
         """The columns of the next dump: perhaps wider types, others, in another order."""
         types = dict(self.types)
         if random.random() < 0.3:
-            types["n"] = random.choice([k for k in _NUMBERS if _NUMBERS.index(k) >= _NUMBERS.index(types["n"])])
+            types["n"] = random.choice(self.numbers[self.numbers.index(types["n"]) :])
         if random.random() < 0.3:
             types["at"] = random.choice(_TIMES)
         if random.random() < 0.2:
@@ -67,15 +68,16 @@ class Columns:
             types.pop("extra", None)
         names = list(types)
         random.shuffle(names)
-        return Columns({n: types[n] for n in names})
+        return Columns({n: types[n] for n in names}, self.numbers)
 
 
-def first_columns() -> Columns:
+def first_columns(numbers: Sequence[pa.DataType] = _NUMBERS) -> Columns:
     return Columns(
         {
             "id": pa.int64(), "n": _NUMBERS[0], "f": pa.float64(), "s": pa.string(), "at": _TIMES[0],
             "l": pa.list_(pa.int64()),
-        }
+        },
+        numbers,
     )  # fmt: skip
 
 
@@ -130,6 +132,28 @@ class RandomDumps:
     def counted(self) -> Counter[Plain]:
         """The rows of the table, with the number of copies."""
         return Counter(map(plain, self.rows))
+
+
+@dataclass
+class Versions:
+    """The versions of rows by key, as dumps bring them: rows with the time from which they are valid, and until when."""
+
+    closed: Counter[tuple[Plain, dt.datetime, dt.datetime]] = field(default_factory=Counter)
+    current: dict[Any, tuple[Plain, dt.datetime]] = field(default_factory=dict)
+
+    def absorb(self, rows: Iterable[Plain], at: dt.datetime) -> None:
+        """Take a dump into account that was made at a time."""
+        new = {key: row for row in rows if (key := dict(row).get("id")) is not None}
+        for key, (row, since) in list(self.current.items()):
+            if new.get(key) != row:
+                self.closed[row, since, at] += 1
+                del self.current[key]
+        for key in new.keys() - self.current.keys():
+            self.current[key] = (new[key], at)
+
+    def all(self, end: dt.datetime) -> Counter[tuple[Plain, dt.datetime, dt.datetime]]:
+        """All versions; `end` is where current ones end."""
+        return self.closed + Counter((row, since, end) for row, since in self.current.values())
 
 
 Changes = Counter[tuple[str, Plain]]
