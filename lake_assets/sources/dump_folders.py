@@ -124,6 +124,11 @@ def _folders(folder: Path) -> Iterator[str]:
             f"the landing folder {folder} cannot be read: {reason}. Name a folder in the stream's `landing`, and let "
             "this user read it"
         ) from e
+    if unreadable := [name for name, _ in found if not name.isprintable()]:
+        raise LandingFolderError(
+            f"{folder} holds a folder whose name cannot be stored as text: {unreadable[0]!r}. Rename it, so that its name "
+            "orders the dump"
+        )
     if loose := sorted(name for name, is_folder in found if not is_folder):
         raise LandingFolderError(
             f"{folder} holds files that belong to no dump, such as {loose[0]}. With `format: snapshot`, each dump is a "

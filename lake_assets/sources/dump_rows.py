@@ -137,8 +137,6 @@ class DumpRows:
             return cls(RowFormat(layout), lambda: _of_records(dump, files, layout, key, limits, read))
         schemas = {f: _parquet_schema(f, limits) for f in files}
         types = _common_types(dump, schemas)
-        if files:
-            key.found(dump, [*types])
         return cls(RowFormat("typed", types), lambda: _of_parquet(dump, files, key, limits))
 
     @classmethod
@@ -197,8 +195,8 @@ def _common_types(dump: str, schemas: Mapping[Path, pa.Schema]) -> dict[str, str
                 kind = spark_type(column.type)
             except UnsupportedEventError as e:
                 raise UnsupportedEventError(f"{file}, column {column.name}: {e}") from e
-            if pa.types.is_null(column.type):  # no value of the file has a type
-                kind = types.get(column.name, kind)
+            if pa.types.is_null(column.type):
+                continue  # no value tells the type: a later dump does
             known = types.get(column.name, kind)
             wide = widest(known, kind)
             if wide is None:

@@ -136,6 +136,24 @@ def test_a_dump_that_was_absorbed_must_not_change(feed: DumpFeed) -> None:
     assert set(new_events(feed, feed.land)) == FROM_ONE_TO_TWO
 
 
+def test_the_last_dump_may_be_removed_file_by_file(feed: DumpFeed) -> None:
+    (feed.landing / "2026-11-01" / "part-0.parquet").unlink()
+    assert not feed.is_due
+    assert feed.land().status == "nothing"
+
+
+def test_a_stream_may_change_from_a_folder_to_a_table_and_back(feed: DumpFeed) -> None:
+    feed.lake.ensure_namespace(("erp",))
+    rows = pa.Table.from_pylist(TWO)
+    feed.lake.catalog.create_table("erp.t", rows.schema).append(rows)
+    feed.declare(source={"table": "erp.t"})
+    assert set(new_events(feed, feed.land)) == FROM_ONE_TO_TWO
+    feed.declare()
+    feed.dump("2026-11-02", ONE)
+    assert len(new_events(feed, feed.land)) == 4
+    assert not feed.is_due
+
+
 def test_older_dumps_may_be_removed_or_changed(feed: DumpFeed) -> None:
     feed.dump("2026-11-02", TWO)
     feed.land()

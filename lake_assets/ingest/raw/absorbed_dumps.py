@@ -49,6 +49,11 @@ class AbsorbedDump:
     key: list[str]
 
     @property
+    def is_of_table(self) -> bool:
+        """Whether it is a snapshot of a table, and no folder."""
+        return "/" in self.fingerprint
+
+    @property
     def format(self) -> RowFormat:
         """What its rows are read by."""
         return RowFormat(self.layout, self.types)
@@ -69,15 +74,20 @@ def pending_dumps(lake: LakeBase, raw: Table | None, folder: Path, rule: Complet
     if raw is None or last is None:
         return complete_dumps(folder, rule)
     known = file_ledger.seen(lake, TableId.parse(".".join(raw.name())))
-    found = complete_dumps(folder, rule, since=last.name, known=known)
-    return [d for d in found if d.name != last.name or d.fingerprint != last.fingerprint]
+    since = "" if last.is_of_table else last.name
+    # Without files, the last dump is being removed.
+    return [
+        d
+        for d in complete_dumps(folder, rule, since=since, known=known)
+        if d.name != last.name or (d.fingerprint != last.fingerprint and (d.files or not last.rows))
+    ]
 
 
 def skipped_dumps(lake: LakeBase, raw: Table) -> dict[str, str]:
     """Return the complete dumps in the landing folder that are not absorbed since newer ones have been, each with the
     reason."""
     last, folder, rule = last_dump(raw), *(raw.properties.get(p) for p in (LANDING_PROPERTY, COMPLETE_PROPERTY))
-    if last is None or not folder or not rule:
+    if last is None or last.is_of_table or not folder or not rule:
         return {}
     known = file_ledger.seen(lake, TableId.parse(".".join(raw.name())))
     names = late_dumps(Path(folder), Completeness.parse(rule), last.name, known)
@@ -90,7 +100,9 @@ def pending_dump(raw: Table | None, source: TableId, loaded: Table) -> Window:
     Commits that only rewrote files are absorbed. Reads metadata only.
     """
     last, head = last_dump(raw) if raw is not None else None, head_of(loaded)
-    mark = _mark_of(last) if last and last.name == dump_name(source, _mark_of(last)) else None
+    mark = _mark_of(last) if last and last.is_of_table else None
+    if mark is not None and last is not None and last.name != dump_name(source, mark):
+        mark = None  # of another table, which was read before
     if mark is not None and mark.uuid == head.uuid and mark.snapshot is not None:
         steps = between(loaded.metadata, mark.snapshot, head.snapshot)
         if steps.is_forward and all(map(keeps_rows, steps.steps)):
@@ -114,6 +126,6 @@ def dump_name(source: TableId, mark: Watermark) -> str:
 
 
 def _mark_of(last: AbsorbedDump) -> Watermark:
-    """Return the snapshot of a table that was absorbed as a dump; of a folder's dump, one that no table has."""
+    """Return the snapshot of a table that was absorbed as a dump."""
     uuid, _, snapshot = last.fingerprint.partition("/")
-    return Watermark(uuid, int(snapshot) if snapshot else None)
+    return Watermark(uuid, int(snapshot))

@@ -68,8 +68,8 @@ class RawStep(TableStep[RawSpec, Pins]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """None: landing appends through PyIceberg."""
-        return ()
+        """None: landing appends through PyIceberg. Large dumps are compared by Spark."""
+        return ("spark",) if self.spec.dumps else ()
 
     @property
     def written_tables(self) -> tuple[TableId, ...]:
