@@ -183,6 +183,14 @@ class ChangedInputError(InputError):
     """A landed file has changed since it was landed."""
 
 
+class DumpHeldBackError(InputError):
+    """A dump of a whole table deletes or changes more rows than the declaration allows."""
+
+
+class DuplicateKeyError(InputError):
+    """Several rows of a dump have one key."""
+
+
 # --- live sources ------------------------------------------------------------------------------------------------
 
 

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from rich.markup import escape
 
-from lake_assets.capture.renamed_columns import renamed_since
 from lake_assets.commands.printing import console, listing, print_json, size
+from lake_assets.commands.status_of_history import lost_history, renamed_columns
 from lake_assets.commands.table_lookup import AsJson, all_pipelines
 from lake_assets.commands.upkeep_status import shown, upkeep_statuses
 from lake_assets.errors import HistoryError, InputError, LakeError, MissingPackageError, StorageUnavailableError
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.landing_places import Landing
-from lake_assets.ingest.raw.landing import Backlog, backlog, unused_folder
+from lake_assets.ingest.raw.absorbed_dumps import behind_tables, skipped_dumps
+from lake_assets.ingest.raw.landing_backlog import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
 from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
-from lake_assets.ingest.staging.due_records import missing_after_rollback, what_is_missing
-from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY, source_of
+from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import is_upkeep, row_count, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, read_marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.models.python.python_model_spec import ignored_lookups
 from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.service import service_state
-from lake_assets.tables.pending_windows import rebuild_advice, window_of
 from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
@@ -55,6 +54,7 @@ class TableStatus:
         rows_behind: records (of a raw source) or changed rows (of another source) in these snapshots.
         upstream: direct and indirect upstream tables that are behind themselves.
         error: why it is unknown how far the table is behind.
+        skipped_dumps: dumps in the landing folder that are never absorbed, each with the reason.
         skipped: number of records about no row that have landed in a raw table, by what they are.
         failure: when and why its last step failed, if that still stands.
         retry: the command that runs this step again, if it is known.
@@ -82,6 +82,7 @@ class TableStatus:
     rows_behind: int = 0
     upstream: tuple[str, ...] = ()
     error: str | None = None
+    skipped_dumps: dict[str, str] = field(default_factory=dict[str, str])
     skipped: dict[str, int] = field(default_factory=dict[str, int])
     failure: str | None = None
     retry: str | None = None
@@ -123,6 +124,7 @@ class TableStatus:
         yield from (("yellow", text) for text in self.renamed)
         yield from (("yellow", claim.text) for claim in self.claims)
         yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
+        yield from (("yellow", f"the dump {name} is skipped: {why}") for name, why in self.skipped_dumps.items())
         if self.rejected:
             records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
             yield "yellow", f"{records} rejected, of all tables (`lake-assets rejected`)"
@@ -260,21 +262,22 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
         sources = {s: lake.find(s) for s in marks}
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
-        waiting = backlog(lake, table_id)
-        lost = _lost_history(table_id, table, {s: sources[s] for s in windows})
+        waiting, late = backlog(lake, table_id), skipped_dumps(lake, table)
+        lost = lost_history(table_id, table, {s: sources[s] for s in windows})
     except (HistoryError, InputError, StorageUnavailableError, MissingPackageError) as e:
         return replace(result, error=str(e))
     now = datetime.now(UTC).timestamp()
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,
-        behind={source: w.snapshots for source, w in windows.items()},
+        behind={source: w.snapshots for source, w in windows.items()} | behind_tables(lake, table),
         behind_seconds=max((now - ms / 1000 for ms in oldest), default=0.0),
         waiting=waiting,
+        skipped_dumps=late,
         rows_behind=sum(w.rows for w in windows.values()),
         lost=lost,
         history=history_left(marks, {s: sources[s] for s in windows}, now),
-        renamed=_renamed_columns(marks, sources),
+        renamed=renamed_columns(marks, sources),
         landing=unused_folder(table),
         rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
     )
@@ -364,47 +367,3 @@ def _retry_command(failure: Failure) -> str | None:
     if not failure.file:
         return None
     return f"lake-assets run {shlex.quote(failure.file)} --table {shlex.quote(failure.table)}"
-
-
-def _lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | None]) -> list[str]:
-    """Return the sources whose history since the watermark is lost, each with what to do."""
-    if source_of(table) is not None:
-        return _undone_records(table_id, table, sources)
-    texts: list[str] = []
-    for name, source in sources.items():
-        if source is None:
-            texts.append(f"{name}, which was read before, does not exist any more")
-            continue
-        source_id = TableId.parse(name)
-        if lost := window_of(table_id, table, source_id, source).lost:
-            # A raw table may be the only copy of its records: its next run says what to do.
-            advice = (
-                f". {rebuild_advice(table_id, source_id, option=lost.option)}" if table_id.namespace != ("raw",) else ""
-            )
-            texts.append(f"{lost.why}{advice}")
-    return texts
-
-
-def _undone_records(table_id: TableId, table: Table, raws: Mapping[str, Table | None]) -> list[str]:
-    """Return which raw tables have to land records again. Not checked if history is lost: that needs Spark."""
-    windows = [(raw, window_of(table_id, table, TableId.parse(n), raw)) for n, raw in raws.items() if raw is not None]
-    return [
-        what_is_missing(table_id, window.source, missing)
-        for raw, window in windows
-        if (missing := missing_after_rollback(raw, window))
-    ]
-
-
-def _renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table | None]) -> list[str]:
-    """Return the columns that sources have renamed or dropped since they were absorbed."""
-    texts: list[str] = []
-    for name, source in sources.items():
-        # The columns of staging tables follow declared renames, and their readers do too.
-        if source is None or source_of(source) is not None:
-            continue
-        if changes := renamed_since(source, marks[name].snapshot):
-            texts.append(
-                f"columns of {name} have changed their names since it was absorbed: {', '.join(changes)}. "
-                "`lake-assets check PIPELINE` names the SQL that reads a name that is gone"
-            )
-    return texts

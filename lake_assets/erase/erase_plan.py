@@ -24,6 +24,7 @@ from lake_assets.formats.event_model import INDEX, MANY, OP, POSITION, SEQUENCE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import can_commit
+from lake_assets.lake.names import literal
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.pipeline.pending import pending_of
 from lake_assets.pipeline.table_graph import Spec
@@ -316,6 +317,14 @@ def matching(
     rows = rows.select(*cols(rows.columns), F.col("_file"))
     if kind in ("raw", "rejected"):
         return rows.join(rows_in_memory(spark, [(p,) for p in positions], "position bigint"), "position", "left_semi")
+    if kind == "dump":
+        values = (
+            f"try_cast({_value_in_row(n)} AS {source.types[k]})" for k, n in zip(source.key, source.names, strict=True)
+        )
+        named = rows.selectExpr(
+            "_file", "key", "row", *(f"{v} AS {quote(k)}" for k, v in zip(source.key, values, strict=True))
+        )
+        return named.join(frame(spark, keys, source.types), [*source.key], "left_semi")
     if not columns:
         return None
     if kind == "staging":
@@ -323,6 +332,12 @@ def matching(
         return named.join(frame(spark, keys, source.types), [*source.key], "left_semi")
     types = columns_of(lake, table)
     return rows.join(frame(spark, keys, {c: types[c] for c in columns}), [*columns], "left_semi")
+
+
+def _value_in_row(names: Sequence[str]) -> str:
+    """Return SQL of a value of `row`, a JSON object, under one of some names in lower case."""
+    members = "map_entries(from_json(row, 'map<string, string>'))"
+    return f"get(filter({members}, m -> lower(m.key) IN ({', '.join(map(literal, names))})), 0).value"
 
 
 def others_refs(lake: LakeBase, table: Table, targets: Mapping[TableId, str]) -> list[str]:

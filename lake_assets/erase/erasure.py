@@ -129,7 +129,7 @@ class Erasure:
         for spec in self.specs:
             if spec.table == raw:
                 for t in self.plan.tables:
-                    if t.kind in ("raw", "rejected"):
+                    if t.kind in ("raw", "rejected", "dump"):
                         self._clean(t, source, None)
                 self._move_ledger(raw)
             elif not isinstance(spec, RawSpec) and lake.exists(spec.table) and self._reads(spec, touched.keys()):
@@ -189,6 +189,8 @@ class Erasure:
             delete_matches(
                 lake, t.name, rows.select("position").distinct(), ["position"], _QUIET if t.kind == "raw" else {}
             )
+        elif t.kind == "dump":
+            delete_matches(lake, t.name, rows.select("row").distinct(), ["row"])
         elif t.kind == "staging":
             events = events_of(lake, source).join(frame(lake.spark(), keys, source.types), [*source.key], "left_semi")
             match = [POSITION, *([INDEX] if INDEX in lake.spark().table(lake.sql_name(t.name)).columns else [])]
@@ -307,6 +309,8 @@ class Erasure:
                 (), keys, (), Mentions(source.names, keys), str(source.staging.source_table),
                 frozenset(self.plan.positions), self.plan.last, frozenset(self.plan.others),
             )  # fmt: skip
+        if t.kind == "dump":
+            return Wanted((), keys, records=Mentions(source.names, keys), text="row")
         if t.kind == "staging":
             existing = {c.lower(): c for c in table.schema().column_names}
             columns = [next((existing[n] for n in names if n in existing), "") for names in source.names]

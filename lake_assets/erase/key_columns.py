@@ -17,11 +17,12 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.column_sources import copied_columns
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.sources.kept_dumps import kept_of
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 _S = TypeVar("_S", RawSpec, StagingSpec)
-Kind = Literal["raw", "rejected", "staging", "final", "model", "own"]
+Kind = Literal["raw", "rejected", "dump", "staging", "final", "model", "own"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class KeyedTable:
     """A table that may hold keys.
 
     Attributes:
-        kind: what it is; `own`: computed by a user's code, which does not say what becomes of its rows.
+        kind: what it is; `dump`: the rows of the last dump of a whole table; `own`: computed by a user's code, which
+            does not say what becomes of its rows.
         columns: its columns that hold the key, in the order of the key; empty: none, or unknown.
         is_declared: whether a user named these columns.
     """
@@ -119,6 +121,8 @@ def keyed_tables(
     """
     raw, staging = source.raw.table, source.staging.table
     found = {raw: KeyedTable(raw, "raw"), rejected_of(raw): KeyedTable(rejected_of(raw), "rejected")}
+    if source.raw.dumps:
+        found[kept_of(raw)] = KeyedTable(kept_of(raw), "dump")
     for spec in specs:
         if spec.table == staging:
             found[staging] = KeyedTable(staging, "staging", tuple(source.key))
@@ -168,8 +172,13 @@ def not_covered(lake: LakeBase, specs: Sequence[Spec], source: KeySource, tables
     left: list[str] = []
     raw = source.raw
     if raw.landing is not None:
-        left.append(f"{raw.landing}: landed files are yours; the report names files and lines of the erased records")
-    if raw.source is not None:
+        again = "; a row that the next dump still has arrives again" if raw.dumps else ""
+        left.append(
+            f"{raw.landing}: landed files are yours; the report names files and lines of the erased records{again}"
+        )
+    if raw.source is not None and raw.dumps:
+        left.append(f"{raw.source}: a row that its owner's program still writes there arrives again")
+    elif raw.source is not None:
         left.append(f"{raw.source}: its owner's program wrote the records there, and has to delete them")
     for t in tables:
         if t.kind == "own" and not t.columns:

@@ -76,6 +76,7 @@ class Wanted:
         positions: positions of records that were erased.
         last: the last position when the erasure began: later events and records are new ones.
         others: positions of records of other rows that mention a key.
+        text: the column with the record.
     """
 
     columns: Sequence[str]
@@ -86,6 +87,7 @@ class Wanted:
     positions: frozenset[int] = frozenset()
     last: int | None = None
     others: frozenset[int] = frozenset()
+    text: str = "record"
 
     @cached_property
     def texts(self) -> list[str]:
@@ -170,9 +172,9 @@ class TableScan:
         read: list[str] = []
         check: Callable[[pa.RecordBatch], bool]
         if wanted.records is not None:
-            read = [c for c in ("position", "source_table", "record") if c in schema.names]
+            read = [c for c in ("position", "source_table", wanted.text) if c in schema.names]
             check = self._has_records
-            if "record" not in read:
+            if wanted.text not in read:
                 return ""
         elif columns and None not in columns:
             read = [*filter(None, columns), *(["_position"] if "_position" in schema.names else [])]
@@ -217,11 +219,12 @@ class TableScan:
         wanted = self._wanted
         assert wanted.records is not None
         rows = batch.to_pydict()
-        about = rows.get("source_table", [""] * batch.num_rows)
-        for position, table, record in zip(rows["position"], about, rows["record"], strict=True):
+        none = [None] * batch.num_rows
+        about, positions = (rows.get(name, none) for name in ("source_table", "position"))
+        for position, table, record in zip(positions, about, rows[wanted.text], strict=True):
             if position in wanted.positions:
                 return True
-            is_new = wanted.last is not None and position > wanted.last
+            is_new = wanted.last is not None and position is not None and position > wanted.last
             is_other = is_new or position in wanted.others
             if not is_other and table in (wanted.about, None) and wanted.records.are_in(record):
                 return True

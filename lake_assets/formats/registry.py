@@ -19,6 +19,8 @@ FORMATS: dict[str, EventFormat] = {
     "simplified": Simplified(),
     "change-set": CHANGE_SET,
     "change-feed": CHANGE_FEED,
+    # What differs between two dumps lands as a change feed.
+    "snapshot": CHANGE_FEED,
 }
 
 

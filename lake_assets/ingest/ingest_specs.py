@@ -13,12 +13,31 @@ from lake_assets.formats.row_layouts import RowLayout
 from lake_assets.ingest.landing_places import Landing
 from lake_assets.lake import TableId
 from lake_assets.lake.column_spelling import spelled
+from lake_assets.sources.dump_folders import Completeness
+from lake_assets.sources.dump_rows import KeyColumns
 from lake_assets.sources.live_specs import LiveSpec
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
 
 OnLostHistory = Literal["stop", "append"]
+
+
+@dataclass(frozen=True)
+class DumpRules:
+    """How dumps of a whole table are read, and which are held back.
+
+    Attributes:
+        complete: when a dump in a folder is complete.
+        key: the columns that identify a row.
+        max_deleted: how many of the last dump's rows may be missing in the next; None: all.
+        max_changed: how many of them may be missing, or have other values; None: all.
+    """
+
+    complete: Completeness = field(default_factory=Completeness)
+    key: KeyColumns = field(default_factory=KeyColumns)
+    max_deleted: Limit | None = None
+    max_changed: Limit | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +63,7 @@ class RawSpec:
         tables: the source tables that its stream declares or excludes, and patterns of them; empty: any.
         databases: the databases whose tables of one name are one table; empty: the first one of each table.
         signal_tables: declared source tables whose rows count although they look like Debezium's signals.
+        dumps: how dumps of a whole table are read; None: its source has records of changes.
         shown: its asset.
     """
 
@@ -66,6 +86,7 @@ class RawSpec:
     databases: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     signal_tables: frozenset[SourceTable] = frozenset()
+    dumps: DumpRules | None = None
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: ClassVar[tuple[Audit, ...]] = ()
     names_columns_in: ClassVar[tuple[str, ...]] = ()
@@ -92,6 +113,8 @@ class RawSpec:
     @property
     def record_columns(self) -> tuple[str, ...]:
         """The columns of the source table that hold records, their keys and their order; each once."""
+        if self.dumps:
+            return ()
         key = (self.key_column,) if self.key_column else ()
         return tuple(dict.fromkeys((self.column, *key, *self.order)))
 
@@ -109,6 +132,8 @@ class RawSpec:
         """Description of the table in one sentence."""
         where = f"the table `{self.source}`" if self.source else f"the files in `{self.landing}`"
         where = self.live.where if self.live else where
+        if self.dumps:
+            return f"What differs between one dump of the whole table and the next, from {where}."
         return f"Records as they arrived ({self.format}), from {where}."
 
 

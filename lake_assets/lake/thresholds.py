@@ -156,6 +156,15 @@ RECORD_SHAPES = 1_000
 # [not measured]
 TOMBSTONE_RECORDS = 1_000
 
+# Two dumps of this many rows in all, of this many bytes as stored, are compared in this process.
+# [0063; bench_snapshots]
+DUMP_LOCAL_ROWS = 500_000
+DUMP_LOCAL_BYTES = 64 << 20
+# Dumps are read in parts of this many rows, and compared by tasks that each read this many bytes of texts.
+# [not measured]
+DUMP_ROWS_A_BATCH = 50_000
+DUMP_BYTES_A_SPLIT = 32 << 20
+
 # --- Files and metadata of tables -------------------------------------------------------------------------------------
 
 # Raw tables are split by rows: by bytes alone, one task would read a million similar records. [0007]

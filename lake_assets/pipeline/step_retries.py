@@ -184,7 +184,7 @@ def _keep(lake: LakeBase, step: TableStep[Any, SnapshotPins], outcome: Outcome) 
         keep_own(lake, spec.table)
     else:
         release(lake, spec.table)
-    if spec.sources:
+    if spec.sources and step.keeps_source_snapshots:
         # While another query is reviewed, the step reads the sources of the former one.
         read = (TableId.parse(window.source) for window in outcome.windows)
         keep_sources(lake, spec.table, dict.fromkeys((*spec.sources, *read)))

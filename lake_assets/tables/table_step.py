@@ -131,6 +131,11 @@ class TableStep(ABC, Generic[S, P]):
         return self.empty_sources == "emptied" and bool(window.start or window.lost)
 
     @property
+    def keeps_source_snapshots(self) -> bool:
+        """Whether the next step starts from the snapshots of the sources that this one has absorbed."""
+        return True
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The engines that a step needs in addition to PyIceberg, for Dagster."""
         return ("spark",)

@@ -19,6 +19,7 @@ from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.retention_settings import retention_of
 from lake_assets.pipeline.config.upkeep_places import policy_at
 from lake_assets.pipeline.config.upkeep_settings import combined_policy
+from lake_assets.sources.kept_dumps import kept_of
 from lake_assets.tables.pending_windows import known_marks
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep.claims import has_claims
@@ -57,13 +58,17 @@ def _own(pipeline: str, tables: Mapping[TableId, Table]) -> dict[TableId, TableI
     the table whose policy it has."""
     owned = [t for t, loaded in tables.items() if loaded.properties.get(PIPELINE_PROPERTY) == pipeline]
     beside = {
-        b: t for t in owned for b in (ledger_of(t), rejected_of(t)) if b in tables and _is_beside(tables[b], b, t)
+        b: t
+        for t in owned
+        for b in (ledger_of(t), rejected_of(t), kept_of(t))
+        if b in tables and _is_beside(tables[b], b, t)
     }
     return {t: t for t in owned} | beside
 
 
 def _is_beside(table: Table, name: TableId, raw: TableId) -> bool:
-    """Whether a table is the ledger of a raw table, or has its rejected records, and is not another one of its name."""
+    """Whether a table is the ledger of a raw table, or has its rejected records or the rows of its last dump, and is
+    not another one of its name."""
     if PIPELINE_PROPERTY in table.properties:
         return False
     return is_of_rejects(table) if name == rejected_of(raw) else str(raw) in known_marks(table)

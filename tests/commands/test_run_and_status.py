@@ -14,7 +14,8 @@ from lake_assets.commands.run import pipeline_note, rejection_note
 from lake_assets.commands.status import TableStatus, with_upstream
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw.landing import Backlog, backlog, land
+from lake_assets.ingest.raw.landing import land
+from lake_assets.ingest.raw.landing_backlog import Backlog, backlog
 from lake_assets.lake import TableId
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.pending_windows import rebuild_advice

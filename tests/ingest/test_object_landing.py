@@ -32,7 +32,8 @@ from lake_assets.formats.files.limited_files import Limits
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw import file_ledger, folder_listings, landing, new_files
-from lake_assets.ingest.raw.landing import Backlog, RawStep, backlog, land
+from lake_assets.ingest.raw.landing import RawStep, land
+from lake_assets.ingest.raw.landing_backlog import Backlog, backlog
 from lake_assets.lake import TableId, object_stores, thresholds
 from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.pipeline_config import Stream

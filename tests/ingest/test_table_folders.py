@@ -14,7 +14,8 @@ from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw import file_ledger
-from lake_assets.ingest.raw.landing import RawStep, backlog, land
+from lake_assets.ingest.raw.landing import RawStep, land
+from lake_assets.ingest.raw.landing_backlog import backlog
 from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig

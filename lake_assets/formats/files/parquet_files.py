@@ -70,7 +70,7 @@ def _type_of(file: RecordFile, field: pa.Field) -> str:
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, str | None]]:
     """Yield each row as JSON, with its problem: values that Python or JSON cannot represent."""
     try:
-        rows = [_json(row) for row in _python_rows(batch)]
+        rows = [json_text(row) for row in _python_rows(batch)]
     except _NO_VALUES:
         for i in range(batch.num_rows):
             yield _row(batch.slice(i, 1))
@@ -83,7 +83,7 @@ def _row(one: pa.RecordBatch) -> tuple[str, str | None]:
     problems: list[str] = []
     for name, column in zip(one.schema.names, one.columns, strict=True):
         try:
-            values[name] = orjson.Fragment(_json(column[0].as_py()))
+            values[name] = orjson.Fragment(json_text(column[0].as_py()))
         except _NO_VALUES as e:
             problems.append(f"{name} ({type(e).__name__}: {e})")
     return orjson.dumps(values).decode(), NO_VALUE + ", ".join(problems) if problems else None
@@ -94,7 +94,8 @@ def _row(one: pa.RecordBatch) -> tuple[str, str | None]:
 _NO_VALUES = (ValueError, OverflowError, LookupError, TypeError)
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Return a value, or a row, as JSON: decimals and times as text, binary values in base64."""
     return orjson.dumps(_plain(value), option=orjson.OPT_NON_STR_KEYS).decode()
 
 

@@ -22,10 +22,11 @@ from lake_assets.errors import LOST_FILE_ADVICE, InputError, UnsupportedEventErr
 from lake_assets.formats.event_model import MANY
 from lake_assets.formats.files.record_files import RecordFile
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw import file_ledger, new_files
+from lake_assets.ingest.raw.absorbed_dumps import COMPLETE_PROPERTY, DUMPS_OF_PROPERTY, pending_dump
+from lake_assets.ingest.raw.dump_landing import Dumps
 from lake_assets.ingest.raw.file_ledger import ledger_of
-from lake_assets.ingest.raw.folder_listings import listing, nothing_arrived
+from lake_assets.ingest.raw.folder_listings import nothing_arrived
 from lake_assets.ingest.raw.landing_folder import is_due
 from lake_assets.ingest.raw.record_reading import RecordReading
 from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, UnreadableFileError
@@ -42,7 +43,8 @@ from lake_assets.ingest.raw_tables import (
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.routing import replay
 from lake_assets.lake import LakeBase, TableId, thresholds
-from lake_assets.lake.metadata.watermark import find_property, to_properties
+from lake_assets.lake.metadata.watermark import to_properties
+from lake_assets.sources.kept_dumps import kept_of
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, known_marks, missing_sources
@@ -61,14 +63,20 @@ class RawStep(TableStep[RawSpec, Pins]):
     empty_sources: ClassVar[EmptySources] = "emptied"
 
     @property
+    def keeps_source_snapshots(self) -> bool:
+        """See `TableStep`: dumps are compared with the rows that are kept of the last one."""
+        return self.spec.dumps is None
+
+    @property
     def kinds(self) -> tuple[str, ...]:
-        """None: landing appends through PyIceberg."""
-        return ()
+        """None: landing appends through PyIceberg. Large dumps are compared by Spark."""
+        return ("spark",) if self.spec.dumps else ()
 
     @property
     def written_tables(self) -> tuple[TableId, ...]:
-        """The raw table, the ledger of its files, and its rejects."""
-        return self.spec.table, ledger_of(self.spec.table), rejects.rejected_of(self.spec.table)
+        """The raw table, the ledger of its files, its rejects, and the last dump, if it is filled from dumps."""
+        kept = (kept_of(self.spec.table),) if self.spec.dumps else ()
+        return self.spec.table, ledger_of(self.spec.table), rejects.rejected_of(self.spec.table), *kept
 
     def new_files(self, lake: LakeBase) -> list[RecordFile]:
         """Return the files to land now, by name; none while new files are few and have not waited long enough.
@@ -76,6 +84,8 @@ class RawStep(TableStep[RawSpec, Pins]):
         Reads metadata and the listing only.
         """
         spec = self.spec
+        if spec.dumps:
+            return Dumps(lake, spec).new_files(lake.find(spec.table))
         if spec.landing is None:
             return []
         new, size = new_files.find(lake, spec).files, None
@@ -85,11 +95,15 @@ class RawStep(TableStep[RawSpec, Pins]):
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return the window of the source table, if it has one."""
+        if self.spec.dumps:
+            return [pending_dump(table, name, loaded) for name, loaded in sources.items()]
         return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
 
     def batch(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: Pins) -> list[Window]:
         """Return all new files, which one step lands in several commits, or a batch of a source table's snapshots."""
         windows = self.windows(lake, table, sources)
+        if self.spec.dumps:
+            return windows
         return [cut(w, sources[w.source], self.spec.batch) for w in windows]
 
     def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
@@ -101,6 +115,8 @@ class RawStep(TableStep[RawSpec, Pins]):
             return Outcome(name, "waiting", why=missing_sources(lake.find(spec.table), [spec.source]))
         landed = land(lake, spec)
         if not landed.files and not landed.why:
+            if "skipped_dumps" in landed.details:
+                return Outcome(name, "nothing", why=f"skipped dumps: {landed.details['skipped_dumps']}")
             if spec.landing and (landed.snapshot is None or spec.landing.is_missing):
                 status, why = nothing_arrived(spec.landing, lake.config.home)
                 return Outcome(name, status, why=why)
@@ -150,6 +166,7 @@ class Landed:
         skipped: number of records about no row, by what they are: heartbeats, signals, ...
         why: what happened, if a source table was emptied or its history is lost.
         unmatched: number of records by their source table, for tables that the stream neither declares nor excludes.
+        dumps: what differed in dumps of a whole table.
     """
 
     files: int = 0
@@ -161,6 +178,7 @@ class Landed:
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
     why: str = ""
     unmatched: Mapping[str, int] = field(default_factory=dict[str, int])
+    dumps: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def details(self) -> dict[str, object]:
@@ -170,6 +188,7 @@ class Landed:
             "skipped": skipped_text(self.skipped),
             "tables_not_declared": _most(self.unmatched),
             LEFT: self.left,
+            **self.dumps,
         }
         return {name: value for name, value in details.items() if value}
 
@@ -191,47 +210,6 @@ def _most(counts: Mapping[str, int], shown: int = 5) -> str:
     return skipped_text(largest) + (f" and {len(counts) - shown} more tables" if len(counts) > shown else "")
 
 
-@dataclass(frozen=True)
-class Backlog:
-    """Files of a landing folder that have not landed yet.
-
-    Attributes:
-        files, bytes: number and total size.
-        records: estimated number of records, from the files landed before; None if there are none.
-    """
-
-    files: int = 0
-    bytes: int = 0
-    records: int | None = None
-
-
-def backlog(lake: LakeBase, raw: TableId) -> Backlog:
-    """Return the backlog of a raw table's folder, due or not. Reads metadata and the listing only.
-
-    Raises:
-        ChangedInputError, LandingFolderError: see `RawStep.new_files`.
-    """
-    raw_table = lake.table(raw)
-    folder = raw_table.properties.get(LANDING_PROPERTY)
-    listed = listing(Landing.parse(folder), lake.config.object_stores) if folder else []
-    files = new_files.unseen(listed, file_ledger.seen(lake, raw)) if listed else []
-    if not files:
-        return Backlog()
-    size, bytes_per_record = sum(f.size for f in files), file_ledger.bytes_a_record(lake, raw)
-    return Backlog(len(files), size, round(size / bytes_per_record) if bytes_per_record else None)
-
-
-def unused_folder(raw: Table) -> str | None:
-    """Return the landing folder of a raw table if it is missing, or if the table has no record yet; else None.
-
-    Streams whose records Python code lands need no folder.
-    """
-    folder = raw.properties.get(LANDING_PROPERTY)
-    if not folder or find_property(raw, OFFSETS_PROPERTY):
-        return None
-    return folder if raw.metadata.current_snapshot_id is None or Landing.parse(folder).is_missing else None
-
-
 def land(lake: LakeBase, spec: RawSpec) -> Landed:
     """Land new files of the landing folder, or new rows of the source table.
 
@@ -246,6 +224,8 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         TableClaimedError: the raw table belongs to another pipeline.
     """
     raw = begun(lake, spec)
+    if spec.dumps:
+        return _land_dumps(lake, spec)
     if spec.source is not None:
         return _land_table(lake, spec, spec.source)
     assert spec.landing is not None
@@ -339,6 +319,26 @@ def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
     batch = TableBatch(lake, spec, raw, pending)
     batch.properties = to_properties({**known_marks(raw), str(source): pending.head})
     return replace(commit_batch(lake, spec, raw, batch), left=pending.left, why=batch.why)
+
+
+def _land_dumps(lake: LakeBase, spec: RawSpec) -> Landed:
+    """Land what differs between dumps of a whole table."""
+    dumps = Dumps(lake, spec)
+    if spec.landing is not None and spec.dumps is not None:
+        set_properties(
+            lake, spec.table, {LANDING_PROPERTY: str(spec.landing), COMPLETE_PROPERTY: str(spec.dumps.complete)}
+        )
+    else:
+        set_properties(lake, spec.table, {DUMPS_OF_PROPERTY: str(spec.source)})
+    landed, raw = dumps.land(), lake.table(spec.table)
+    return Landed(
+        len(landed),
+        sum(d.records for d in landed),
+        sum(d.bytes for d in landed),
+        raw.metadata.current_snapshot_id,
+        why=f"what differs in {', '.join(d.name for d in landed)}" if landed else "",
+        dumps={"dumps": "; ".join(d.text for d in landed), "skipped_dumps": dumps.late()},
+    )
 
 
 def commit_batch(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:

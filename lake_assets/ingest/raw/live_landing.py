@@ -39,7 +39,8 @@ class LiveLanding:
         if not self.lake.exists(self.spec.table):
             return ()
         rows = self.lake.table(self.spec.table).scan(
-            EqualTo("source_file", SCHEMA_HISTORY), selected_fields=("position", "record")
+            EqualTo("source_file", SCHEMA_HISTORY),  # pyright: ignore[reportCallIssue]
+            selected_fields=("position", "record"),
         )
         return [r["record"].encode() for r in sorted(rows.to_arrow().to_pylist(), key=lambda r: r["position"])]
 

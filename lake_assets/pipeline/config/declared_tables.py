@@ -32,6 +32,7 @@ from lake_assets.pipeline.config.declaration_mistakes import (
     once_each,
     with_existing_sources,
 )
+from lake_assets.pipeline.config.dump_settings import dump_rules
 from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.job_settings import job_spec
 from lake_assets.pipeline.config.live_specs_of_streams import live_spec
@@ -342,6 +343,7 @@ class DeclaredTables:
             databases=tuple(stream.databases),
             tables=(*(_matched(t) for t in stream.tables), *stream.exclude),
             signal_tables=_signal_tables(stream),
+            dumps=dump_rules(stream.tables, stream) if stream.format == "snapshot" else None,
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
             batch=batch_size(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),

@@ -11,11 +11,13 @@ from pydantic import BeforeValidator, ByteSize, Field, field_validator
 from lake_assets.formats import SourceTable
 from lake_assets.formats.files.limited_files import Limits
 from lake_assets.ingest.landing_places import has_placeholder, landing_text
+from lake_assets.lake.object_stores import is_store
 from lake_assets.lake.paths import LocalPath
 from lake_assets.models.model_spec import Span
 from lake_assets.models.python.python_model import WriteMode
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.config.audit_settings import ModelAudits
+from lake_assets.pipeline.config.dump_settings import SNAPSHOT, DumpSettings, dump_mistakes
 from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.partition_settings import Partitioning
@@ -46,12 +48,16 @@ LandingText = Annotated[str, BeforeValidator(_landing_text)]
 """Where files of records arrive, see `Landing`."""
 
 
-class Stream(Batches, TableSettings):
+class Stream(Batches, TableSettings, DumpSettings):
     """A stream of change events: where its records arrive, their format, and its tables."""
 
     name: str = Field(description="name of the stream; its raw table is raw.<name>", pattern=r"^\w+$")
-    format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed"] = Field(
-        default="debezium", description="wire format of the records"
+    format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed", "snapshot"] = (
+        Field(
+            default="debezium",
+            description="wire format of the records; snapshot: dumps of a whole table, each of which is compared with "
+            "the one before",
+        )
     )
     flag: Flag = Field(
         default=None,
@@ -132,7 +138,8 @@ class Stream(Batches, TableSettings):
     @field_validator("name")
     @classmethod
     def _is_free(cls, value: str) -> str:
-        for end, what in (("_files", "landed files"), ("_rejected", "rejected records")):
+        beside = (("_files", "landed files"), ("_rejected", "rejected records"), ("_dump", "rows of the last dump"))
+        for end, what in beside:
             if value.lower().endswith(end):
                 raise ValueError(
                     f"{value}: raw.{value} would be the list of {what} of a stream called {value[: -len(end)]}: "
@@ -171,6 +178,19 @@ class Stream(Batches, TableSettings):
                 f"`{'` and `'.join(declared)}` {'is' if len(declared) == 1 else 'are'} for `format: change-set`, and "
                 f"the format is {self.format}"
             )
+
+    @combination
+    def _of_dumps(self) -> Iterator[str]:
+        yield from dump_mistakes(self, self.format, self.tables, is_table=self.source is not None)
+        if self.format == SNAPSHOT and self.landing and (is_store(self.landing) or self.has_folders):
+            yield f"landing: {self.landing}: the dumps of `format: snapshot` are read from one folder of this machine"
+        if self.format == SNAPSHOT and self.source is not None:
+            of_records = {"value", "key", "order", "on_gap", "on_replaced"} & self.source.model_fields_set
+            if of_records:
+                yield (
+                    f"`{'` and `'.join(sorted(of_records))}` in `source` are about a table of records; with `format: "
+                    "snapshot`, the table itself is read whole: leave them out, and declare `key` under `tables`"
+                )
 
     @combination
     def _of_debezium(self) -> Iterator[str]:
