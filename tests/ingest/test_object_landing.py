@@ -542,14 +542,14 @@ def test_two_processes_that_land_at_once_land_each_object_once(
     for n, one in enumerate([spec(f"{bucket.url}/in"), grows(bucket)] * 2):
         bucket.put(f"in/{n}.jsonl", lines(n))
         with monkeypatch.context() as patch:
-            original = landing._commit  # pyright: ignore[reportPrivateUsage]
+            original = landing.commit_batch  # pyright: ignore[reportPrivateUsage]
 
             def meanwhile(*args: Any, original: Any = original, patch: Any = patch, one: Any = one) -> Any:
                 patch.undo()
                 land(other, one)
                 return original(*args)
 
-            patch.setattr(landing, "_commit", meanwhile)
+            patch.setattr(landing, "commit_batch", meanwhile)
             with pytest.raises(ConcurrentWriteError):
                 land(store_lake, one)
         land(store_lake, one)
