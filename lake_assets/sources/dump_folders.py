@@ -126,8 +126,8 @@ def _folders(folder: Path) -> Iterator[str]:
         ) from e
     if unreadable := [name for name, _ in found if not name.isprintable()]:
         raise LandingFolderError(
-            f"{folder} holds a folder whose name cannot be stored as text: {unreadable[0]!r}. Rename it: its name "
-            "orders the dump"
+            f"{folder} holds a folder whose name cannot be stored as text: {unreadable[0]!r}. Rename it, so that "
+            "its name orders the dump"
         )
     if loose := sorted(name for name, is_folder in found if not is_folder):
         raise LandingFolderError(
