@@ -83,13 +83,15 @@ def _lost_gtids_of_mariadb(ask: Ask, gtids: str, first: str) -> str:
 
 
 def _other_transactions(ask: Ask, at: Mapping[str, Any], gtids: str) -> str:
-    """Return whether the same file and byte are now in another transaction: the log began anew and grew again."""
+    """Return whether the same file and byte are now elsewhere: the log began anew, and has grown again."""
+    # Null where no event begins.
     ((there,),) = ask("SELECT BINLOG_GTID_POS(%s, %s)", at["file"], int(at.get("pos") or 4))
-    if there is None or sequences(str(there)) == sequences(gtids):
+    if there is not None and sequences(str(there)) == sequences(gtids):
         return ""
     return (
-        f"the last change was read at {at['file']}, byte {at.get('pos')}, after the transactions {gtids}, and those there "
-        f"now are {there or 'none'}: it is another server, or its log began anew"
+        f"the last change was read at {at['file']}, byte {at.get('pos')}, after the transactions {gtids}, and now "
+        f"{'no event begins there' if there is None else f'the transactions before are {there}'}: it is "
+        "another server, or its log began anew"
     )
 
 

@@ -116,9 +116,11 @@ class DebeziumSource:
             self._engine, self._consumer = build(properties, consumer, ended, self.database.jars()), consumer
             thread = threading.Thread(target=run, args=(self._engine,), name=f"debezium {self.settings.name}", daemon=True)
             thread.start()
+            watch = _Watch(self, consumer)
             try:
-                while not ended.wait(0.2) and not stop.is_set():
+                while not ended.wait(0.2) and not stop.is_set() and not consumer.message:
                     self._signal(consumer)
+                    consumer.message = watch.problem()
             finally:
                 self._close()
                 thread.join(thresholds.LIVE_CLOSE_SECONDS)
@@ -196,6 +198,36 @@ class DebeziumSource:
             log.info("%s: %s", self.settings.name, e)
 
 
+class _Watch:
+    """Notices that an engine waits for a connection that is gone.
+
+    The connectors for binary logs do not end then, unless they make a new connection by themselves, after which they repeat
+    what they have read of a transaction.
+    """
+
+    def __init__(self, source: DebeziumSource, consumer: _Consumer) -> None:
+        self.source, self.consumer = source, consumer
+        self.looked = self.connected = time.monotonic()
+        self.was_connected = False
+
+    def problem(self) -> str:
+        """Return what is wrong; empty: nothing."""
+        now = time.monotonic()
+        if not self.source.database.needs_history() or now - self.looked < 1:
+            return ""
+        self.looked = now
+        name, kind = self.source.settings.name, self.source.database.kind
+        if bean_of(kind, name, "streaming").get("Connected"):
+            self.connected, self.was_connected = now, True
+        if self.was_connected and now - self.connected > thresholds.LIVE_LOST_SECONDS:
+            return "the connection was lost"
+        silent = now - self.consumer.heard
+        most = thresholds.LIVE_SILENT_SECONDS + 2 * self.source.settings.heartbeat
+        if self.consumer.is_streaming and not self.consumer.is_busy and silent > most:
+            return f"the server has not said anything for {silent:.0f} s"
+        return ""
+
+
 class _History:
     """The file of Debezium's history of a schema, and how much of it is landed."""
 
@@ -241,7 +273,9 @@ class _Consumer:
         self.error: BaseException | None = None
         self.message = ""
         self.is_streaming = False
-        self.committed = time.monotonic()
+        # When the engine was heard of last, and whether a batch is being landed.
+        self.committed = self.heard = time.monotonic()
+        self.is_busy = False
 
     def take_new(self, tables: Sequence[str]) -> list[str]:
         """Return tables whose rows no snapshot has read, once."""
@@ -250,6 +284,14 @@ class _Consumer:
         return new
 
     def take(self, events: Sequence[Any], committer: Any) -> None:
+        """See `Batches`."""
+        self.is_busy = True
+        try:
+            self._take(events, committer)
+        finally:
+            self.is_busy, self.heard = False, time.monotonic()
+
+    def _take(self, events: Sequence[Any], committer: Any) -> None:
         """Land a batch, and tell the engine; wait for more to come, so that commits are not too many."""
         records, last = list[bytes](), None
         for event in events:

@@ -99,6 +99,9 @@ class MysqlDatabase:
             "snapshot.mode": "no_data" if spec.snapshot == "none" else "initial",
             # Rows of tables are read again without a table for signals in the database.
             "read.only": "true",
+            # A lost connection ends the connector, and the service starts it again after the last commit. A connection that
+            # it makes anew by itself repeats what it has read of a transaction.
+            "connect.keep.alive": "false",
             # Beyond 63 bits, numbers would overflow otherwise.
             "bigint.unsigned.handling.mode": "precise",
             # Lines about the schema are kept in the lake, and records of its changes in the stream are not needed.
