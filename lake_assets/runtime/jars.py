@@ -58,7 +58,8 @@ def resolve(coordinates: Sequence[str], excluded: Sequence[str] = ()) -> list[Pa
         JarsError: the download failed, or a cached jar is missing or has changed and could not be downloaded again.
         JavaNotFoundError: no Java for the download.
     """
-    folder = _cache() / hashlib.sha256("\n".join([*sorted(coordinates), *(f"-{e}" for e in excluded)]).encode()).hexdigest()[:16]
+    wanted = "\n".join([*sorted(coordinates), *(f"-{e}" for e in excluded)])
+    folder = _cache() / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     jars = _read(folder)
     if jars is None:
         _download(coordinates, excluded, folder)

@@ -74,8 +74,8 @@ def _lost_gtids_of_mariadb(ask: Ask, gtids: str, first: str) -> str:
     read, last, begin = sequences(gtids), sequences(str(now or "")), sequences(str(oldest or ""))
     if ahead := [d for d, n in read.items() if n > last.get(d, 0)]:
         return (
-            f"transactions up to {gtids} were read, and the server's log ends at {now or 'none'} (domain {ahead[0]}): it "
-            "is another server, or was restored"
+            f"transactions up to {gtids} were read, and the server's log ends at {now or 'none'} (domain {ahead[0]}): "
+            "it is another server, or was restored"
         )
     if purged := [d for d, n in begin.items() if n > read.get(d, 0)]:
         return f"transactions up to {gtids} were read, and the log now begins after {oldest} (domain {purged[0]})"

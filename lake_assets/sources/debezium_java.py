@@ -183,6 +183,7 @@ def write_offsets(file: Path, name: str, offsets: Sequence[Sequence[Any]]) -> No
 
 
 def send(engine: Any, kind: str, data: Mapping[str, object]) -> None:
+    """Send a signal to an engine."""
     signal = _java("io.debezium.engine.DebeziumEngine$Signal", engine.getClass().getClassLoader())
     name = f"lake_assets-{time.time_ns()}"
     engine.getSignaler().signal(signal(name, kind, json.dumps(data), _java("java.util.HashMap")()))

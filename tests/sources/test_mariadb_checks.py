@@ -87,7 +87,9 @@ def test_the_other_product_is_named(mariadb: Server) -> None:
         ("log_bin_compress", "ON", "OFF"),
     ],
 )
-def test_a_setting_that_loses_changes_is_named_with_its_statement(mariadb: Server, name: str, bad: str, good: str) -> None:
+def test_a_setting_that_loses_changes_is_named_with_its_statement(
+    mariadb: Server, name: str, bad: str, good: str
+) -> None:
     mariadb.run(f"SET GLOBAL {name} = {bad}")
     try:
         with pytest.raises(SourceError, match=f"has {name} {bad}: .*SET GLOBAL {name} = {good}") as error:
@@ -129,7 +131,9 @@ def test_a_database_that_is_kept_out_of_the_log_is_named() -> None:
     ],
 )
 def test_a_missing_right_is_named_with_its_grant(mariadb: Server, rights: str, lacking: str) -> None:
-    mariadb.run(f"CREATE OR REPLACE USER some@'{HOST}' IDENTIFIED BY \"{PASSWORD}\"", f"GRANT {rights} ON *.* TO some@'{HOST}'")
+    mariadb.run(
+        f"CREATE OR REPLACE USER some@'{HOST}' IDENTIFIED BY \"{PASSWORD}\"", f"GRANT {rights} ON *.* TO some@'{HOST}'"
+    )
     with pytest.raises(SourceError, match=f"user some lacks {lacking}") as error:
         check(spec(mariadb, user="some"))
     mariadb.run(str(error.value).partition("As an administrator: ")[2])
@@ -163,7 +167,9 @@ def test_a_table_that_may_not_be_read_is_named(mariadb: Server) -> None:
     assert check(spec(mariadb, "shop.orders", user="some")) == ["shop.orders"]
     with pytest.raises(SourceError, match="cannot read shop.users.*GRANT SELECT ON `shop`.`users`"):
         check(spec(mariadb, user="some"))
-    with pytest.raises(SourceError, match="no table shop.keyless.*Or user some may not see it: GRANT SELECT ON `shop`.`keyless`"):
+    with pytest.raises(
+        SourceError, match="no table shop.keyless.*Or user some may not see it: GRANT SELECT ON `shop`.`keyless`"
+    ):
         check(spec(mariadb, "shop.keyless", user="some"))
 
 
@@ -177,7 +183,10 @@ def test_a_table_that_may_not_be_read_is_named(mariadb: Server) -> None:
         ("shop.keyless", r"shop.keyless has no primary key.*key: \"\*\"|shop.keyless has no primary key"),
         ("shop.half_unique", "has no primary key, and no unique index without nulls"),
         ("shop.addresses", "cannot read shop.addresses.ip of type INET6"),
-        (SourceTableSpec("shop.users", (("nmae",),)), "the `key` of shop.users names nmae, which it lacks: did you mean name?"),
+        (
+            SourceTableSpec("shop.users", (("nmae",),)),
+            "the `key` of shop.users names nmae, which it lacks: did you mean name?",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_read_is_named(mariadb: Server, table: str, text: str) -> None:

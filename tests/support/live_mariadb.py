@@ -48,18 +48,20 @@ class Live:
         state = service_state.read(self.lake, RAW)
         return state if state and state.process[0] == process.pid else None
 
-    def wait(self, process: subprocess.Popen[bytes], done: Callable[[], Any], seconds: float = 120) -> Any:
-        """Wait until something is true; an error of the service, or its end, is one of the test."""
+    def wait(
+        self, process: subprocess.Popen[bytes], done: Callable[[], Any], seconds: float = 180, *, may_fail: bool = False
+    ) -> Any:
+        """Wait until something is true; the end of the service is an error of the test, and so is a failure of its source."""
         deadline = time.monotonic() + seconds
         while not (result := done()):
             state = self.state(process)
             assert process.poll() is None, self.said()
-            assert state is None or state.state != "failed", state.error
+            assert may_fail or state is None or state.state != "failed", state.error
             assert time.monotonic() < deadline, (state, self.said())
             time.sleep(0.1)
         return result
 
-    def failure(self, process: subprocess.Popen[bytes], seconds: float = 120) -> str:
+    def failure(self, process: subprocess.Popen[bytes], seconds: float = 180) -> str:
         """The error that the service says."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -34,7 +34,14 @@ class Workload:
 
     def work(self, transactions: int) -> None:
         """Run some transactions, each by a connection of its own or by one that goes on."""
-        weights = [(self._accounts, 8), (self._people, 5), (self._notes, 3), (self._schema, 2), (self._large, 1), (self._truncate, 0.5)]
+        weights = [
+            (self._accounts, 8),
+            (self._people, 5),
+            (self._notes, 3),
+            (self._schema, 2),
+            (self._large, 1),
+            (self._truncate, 0.5),
+        ]
         choices, shares = zip(*weights, strict=True)
         with contextlib.closing(self.server.connect(database="shop")) as connection:
             for _ in range(transactions):
@@ -121,7 +128,10 @@ class Workload:
     def _schema(self) -> list[str]:
         """A changed schema, and then every row changed: what a new column holds in old rows is in no event."""
         self.count += 1
-        name, kind = f"c{self.count}", self.random.choice(["int DEFAULT 7", "varchar(9) DEFAULT 'x'", "bigint NOT NULL DEFAULT 3"])
+        name, kind = (
+            f"c{self.count}",
+            self.random.choice(["int DEFAULT 7", "varchar(9) DEFAULT 'x'", "bigint NOT NULL DEFAULT 3"]),
+        )
         choices = [
             [f"ALTER TABLE accounts ADD COLUMN {name} {kind}"],
             [f"ALTER TABLE accounts ADD COLUMN {name} {kind} FIRST"],
@@ -134,7 +144,10 @@ class Workload:
         ]
         if self.added:
             old = self.random.choice(self.added)
-            choices += [[f"ALTER TABLE accounts DROP COLUMN {old}"], [f"ALTER TABLE accounts RENAME COLUMN {old} TO {name}"]] * 2
+            choices += [
+                [f"ALTER TABLE accounts DROP COLUMN {old}"],
+                [f"ALTER TABLE accounts RENAME COLUMN {old} TO {name}"],
+            ] * 2
         chosen = self.random.choice(choices)
         if "COLUMN" in chosen[0] and "accounts" in chosen[0]:
             if "ADD" not in chosen[0]:
