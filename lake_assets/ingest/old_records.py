@@ -2,8 +2,8 @@
 
 A raw table is what staging is read from again, after another declaration for example. Where its records are declared to
 be kept for some time only (`keep_records`), that is no longer possible for older ones, and stops with
-RecordsGoneError. Rejected records stay until they are read or forgotten. Lines about the schema of a live source stay: it
-cannot go on without them.
+RecordsGoneError. Rejected records stay until they are read or forgotten. Lines about the schema of a live source stay:
+it cannot go on without them.
 """
 
 from __future__ import annotations

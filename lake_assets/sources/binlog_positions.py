@@ -25,7 +25,7 @@ def missing(ask: Ask, offset: Any, *, is_mariadb: bool) -> str:
         if not text and at["file"] not in sizes and not gtids:
             text = f"the server has removed {at['file']}, which was not read to its end"
         if not text and is_mariadb and gtids and at["file"] in sizes:
-            text = _other_transactions(ask, at, gtids)
+            text = _no_event(ask, at, gtids)
         if text:
             return text
     return ""
@@ -82,16 +82,17 @@ def _lost_gtids_of_mariadb(ask: Ask, gtids: str, first: str) -> str:
     return ""
 
 
-def _other_transactions(ask: Ask, at: Mapping[str, Any], gtids: str) -> str:
-    """Return whether the same file and byte are now elsewhere: the log began anew, and has grown again."""
-    # Null where no event begins.
+def _no_event(ask: Ask, at: Mapping[str, Any], gtids: str) -> str:
+    """Return whether no event is where one was read: the log began anew, and has grown again.
+
+    The transactions before it do not tell: whoever connects by GTID is told that the file is at its byte 4.
+    """
     ((there,),) = ask("SELECT BINLOG_GTID_POS(%s, %s)", at["file"], int(at.get("pos") or 4))
-    if there is not None and sequences(str(there)) == sequences(gtids):
+    if there is not None:
         return ""
     return (
-        f"the last change was read at {at['file']}, byte {at.get('pos')}, after the transactions {gtids}, and now "
-        f"{'no event begins there' if there is None else f'the transactions before are {there}'}: it is "
-        "another server, or its log began anew"
+        f"the last change was read at {at['file']}, byte {at.get('pos')}, after the transactions {gtids}, and no event "
+        "begins or ends there now: it is another server, or its log began anew"
     )
 
 

@@ -133,7 +133,8 @@ class MysqlDatabase:
         if "same server_uuid/server_id" in lower or "same server_id" in lower:
             return SourceError(
                 f"{spec.where}: another replica, or another `lake-assets serve`, reads under the "
-                f"number {spec.server_id}, and the server ended this one. End the other one, or declare another `server_id` ({text})"
+                f"number {spec.server_id}, and the server ended this one. End the other one, or declare another "
+                f"`server_id` ({text})"
             )
         if "schema isn't known" in lower or "no schema for table" in lower:
             return SourceError(
@@ -214,8 +215,8 @@ class MysqlDatabase:
             return
         raise SourceError(
             f"{self.spec.where}: {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in the "
-            "declaration. Reading rows beside their changes needs gtid_mode ON (which can be switched on while the server runs). Or declare new "
-            "tables in a stream of their own"
+            "declaration. Reading rows beside their changes needs gtid_mode ON (which can be switched on while the "
+            "server runs). Or declare new tables in a stream of their own"
         )
 
     def _warn_of_cascades(self, tables: Sequence[str]) -> None:
@@ -231,8 +232,8 @@ class MysqlDatabase:
     def _gap_advice(self) -> str:
         return (
             "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: "
-            "snapshot` in the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and `lake-assets "
-            "verify` finds them. Positions in the log of another server do not compare: declare `order_by: _position` "
+            "snapshot` in the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and "
+            "`lake-assets verify` finds them. Positions in the log of another server do not compare: declare `order_by: _position` "
             "for the stream's tables as well then"
         )
 
