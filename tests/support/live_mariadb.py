@@ -27,6 +27,8 @@ class Live:
         self.home, self.server, self.file = home, server, home / "pipeline.yaml"
         self.lake = Lake(LakeConfig(home=home))
         self.log = home / "serve.log"
+        # The snapshot of the raw table that was read last, and its rows.
+        self.read: tuple[int | None, list[dict[str, Any]]] = (None, [])
         home.mkdir(parents=True, exist_ok=True)
 
     def declare(self, tables: Sequence[object], **settings: object) -> None:
@@ -58,7 +60,7 @@ class Live:
             assert process.poll() is None, self.said()
             assert may_fail or state is None or state.state != "failed", state.error
             assert time.monotonic() < deadline, (state, self.said())
-            time.sleep(0.1)
+            time.sleep(0.3)
         return result
 
     def failure(self, process: subprocess.Popen[bytes], seconds: float = 180) -> str:
@@ -85,7 +87,11 @@ class Live:
         """All rows of the raw table."""
         if not Lake(LakeConfig(home=self.home)).exists(RAW):
             return []
-        return sorted(self.raw().scan().to_arrow().to_pylist(), key=lambda r: r["position"])
+        raw = self.raw()
+        if raw.metadata.current_snapshot_id != self.read[0]:
+            rows = sorted(raw.scan().to_arrow().to_pylist(), key=lambda r: r["position"])
+            self.read = (raw.metadata.current_snapshot_id, rows)
+        return self.read[1]
 
     def events(self) -> list[dict[str, Any]]:
         """The changes that are landed."""
