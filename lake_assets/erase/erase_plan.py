@@ -22,6 +22,7 @@ from lake_assets.final.events.key_changes import certain_changes
 from lake_assets.final.ordering import Ordering
 from lake_assets.formats.event_model import INDEX, MANY, OP, POSITION, SEQUENCE
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.raw_tables import SCHEMA_HISTORY
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import can_commit
 from lake_assets.lake.names import literal
@@ -224,6 +225,8 @@ def _positions(
     staged |= folded
     raw = spark.table(lake.sql_name(source.raw.table))
     own = (F.col("source_table") == str(source.staging.source_table)) | F.col("source_table").isNull()
+    # Lines about a live source's schema name columns, not rows, and the source cannot go on without them.
+    own &= F.col("source_file") != SCHEMA_HISTORY
     may = raw.where(own & F.col("record").rlike(mentions.pattern)).select(
         "position", "source_file", "source_line", "record"
     )

@@ -2,7 +2,8 @@
 
 A raw table is what staging is read from again, after another declaration for example. Where its records are declared to
 be kept for some time only (`keep_records`), that is no longer possible for older ones, and stops with
-RecordsGoneError. Rejected records stay until they are read or forgotten.
+RecordsGoneError. Rejected records stay until they are read or forgotten. Lines about the schema of a live source stay:
+it cannot go on without them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw_tables import (
     ARRIVED_PROPERTY,
     DELETED_PROPERTY,
+    SCHEMA_HISTORY,
     SINCE_PROPERTY,
     deleted_about,
     position_after,
@@ -51,6 +53,7 @@ def delete_old_records(lake: LakeBase, raw: TableId, readers: Sequence[StagingSp
     if isinstance(end, Refused):
         return end
     where = f"arrived_at < TIMESTAMP '{before.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f+00:00}' AND position < {end}"
+    where += f" AND source_file <> '{SCHEMA_HISTORY}'"
     name, listed = rejects.rejected_of(raw), rejects.positions(lake, raw, end)
     if listed:
         where += f" AND position NOT IN (SELECT position FROM {lake.sql_name(name)})"

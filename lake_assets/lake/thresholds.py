@@ -243,6 +243,12 @@ LIVE_RETRY_MOST_SECONDS = 60.0
 # [not measured]
 LIVE_STATE_SECONDS = 2.0
 LIVE_STATE_OLD_SECONDS = 30.0
+# What a server says of its log is asked for this often. [not measured]
+LIVE_MEASURE_SECONDS = 30.0
+# A reader of a binary log is started again if its connection is gone for so long, or if it hears nothing for the second
+# number and two heartbeats. [not measured]
+LIVE_LOST_SECONDS = 5.0
+LIVE_SILENT_SECONDS = 120.0
 # Debezium gets this long to end. [not measured]
 LIVE_CLOSE_SECONDS = 30.0
 

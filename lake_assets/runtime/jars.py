@@ -31,6 +31,12 @@ SHA256 = {
         "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957"
     ),
     "org.xerial_sqlite-jdbc-3.50.3.0.jar": ("a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08"),
+    "io.debezium_debezium-connector-mariadb-3.5.0.Final.jar": (
+        "6ea239f23d74486a77e89cceae11120f208e9f832ccdff9d88cb629ce298e890"
+    ),
+    "org.mariadb.jdbc_mariadb-java-client-3.5.3.jar": (
+        "85c4ba2f221d0dfd439c26affbb294f784960763544263c65aba9c2c76858706"
+    ),
     "org.postgresql_postgresql-42.7.7.jar": ("157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460"),
 }
 
@@ -43,8 +49,10 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def resolve(coordinates: Sequence[str]) -> list[Path]:
+def resolve(coordinates: Sequence[str], excluded: Sequence[str] = ()) -> list[Path]:
     """Return the local files of `coordinates` (group:artifact:version) and their dependencies.
+
+    Dependencies that are `excluded` (group:artifact, with * in both) are left out, with what only they need.
 
     The first call for a set of coordinates lets Spark download them (from Spark's configured repositories);
     later calls read a list.
@@ -53,10 +61,11 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
         JarsError: the download failed, or a cached jar is missing or has changed and could not be downloaded again.
         JavaNotFoundError: no Java for the download.
     """
-    folder = _cache() / hashlib.sha256("\n".join(sorted(coordinates)).encode()).hexdigest()[:16]
+    wanted = "\n".join([*sorted(coordinates), *(f"-{e}" for e in excluded)])
+    folder = _cache() / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     jars = _read(folder)
     if jars is None:
-        _download(coordinates, folder)
+        _download(coordinates, excluded, folder)
         jars = _read(folder)
     if jars is None:
         raise JarsError(f"the jars of {', '.join(coordinates)} in {folder} changed after they were written")
@@ -88,7 +97,7 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _download(coordinates: Sequence[str], folder: Path) -> None:
+def _download(coordinates: Sequence[str], excluded: Sequence[str], folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -99,6 +108,7 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
         command = [
             str(spark_home() / "bin" / "spark-submit"),
             *("--packages", ",".join(coordinates)),
+            *(("--exclude-packages", ",".join(excluded)) if excluded else ()),
             *("--conf", f"spark.jars.ivy={temp}/ivy"),
             str(script),
         ]

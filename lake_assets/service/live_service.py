@@ -17,7 +17,8 @@ from lake_assets.service.service_state import of_this_process
 from lake_assets.service.stream_service import StreamService
 from lake_assets.sources.debezium_source import DebeziumSource, EngineSettings
 from lake_assets.sources.live_source import LiveSource
-from lake_assets.sources.live_specs import PostgresSpec
+from lake_assets.sources.live_specs import DatabaseSpec, MysqlSpec, PostgresSpec
+from lake_assets.sources.mysql_source import MysqlDatabase
 from lake_assets.sources.postgres_source import PostgresDatabase
 
 log = logging.getLogger(__name__)
@@ -43,10 +44,9 @@ def source_of(spec: RawSpec, *, prepares: bool = True) -> LiveSource:
     """
     match spec.live:
         case PostgresSpec() as live:
-            name = f"{spec.pipeline}.{spec.table.name}"
-            rows = live.rows or thresholds.LIVE_ROWS_A_COMMIT
-            settings = EngineSettings(name, rows, live.wait, live.heartbeat, dict(live.properties))
-            return DebeziumSource(PostgresDatabase(live, prepares=prepares), settings)
+            return DebeziumSource(PostgresDatabase(live, prepares=prepares), _settings(spec, live))
+        case MysqlSpec() as live:
+            return DebeziumSource(MysqlDatabase(live), _settings(spec, live))
         case None:
             raise PipelineError(f"{spec.table} has no live source")
 
@@ -60,6 +60,12 @@ def live_streams(pipeline: Pipeline) -> list[dict[str, object]]:
     """Return the declarations of a pipeline's live sources."""
     live = [s for s in pipeline.config.streams if s.source and s.source.live]
     return [s.model_dump(mode="json", exclude_unset=True) for s in live]
+
+
+def _settings(spec: RawSpec, live: DatabaseSpec) -> EngineSettings:
+    name = f"{spec.pipeline}.{spec.table.name}"
+    rows = live.rows or thresholds.LIVE_ROWS_A_COMMIT
+    return EngineSettings(name, rows, live.wait, live.heartbeat, dict(live.properties))
 
 
 def serve(

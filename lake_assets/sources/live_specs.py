@@ -85,4 +85,29 @@ class PostgresSpec(DatabaseSpec):
         return f"Postgres {self.database} on {self.host}:{self.port}"
 
 
-LiveSpec = PostgresSpec
+@dataclass(frozen=True)
+class MysqlSpec(DatabaseSpec):
+    """A declared MariaDB or MySQL server. `database`: where patterns find tables; empty: in all of its databases.
+
+    Attributes:
+        product: which of both.
+        server_id: the number under which the reader registers as a replica, unique among the server's replicas.
+        sslmode: whether the connection is encrypted.
+    """
+
+    product: Literal["mariadb", "mysql"] = "mariadb"
+    server_id: int = 0
+    sslmode: Literal["disable", "prefer", "require"] = "prefer"
+
+    @property
+    def title(self) -> str:
+        """The product's name."""
+        return "MariaDB" if self.product == "mariadb" else "MySQL"
+
+    @property
+    def where(self) -> str:
+        """The server, for messages."""
+        return f"{self.title} {self.database + ' ' if self.database else ''}on {self.host}:{self.port}"
+
+
+LiveSpec = PostgresSpec | MysqlSpec

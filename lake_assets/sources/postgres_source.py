@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fnmatch
+import logging
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
 from lake_assets.sources.debezium_java import require
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,16 +33,15 @@ class _Table:
 class PostgresDatabase:
     """See `Database`."""
 
-    kind: ClassVar[str] = "postgres"
-
     def __init__(self, spec: PostgresSpec, *, prepares: bool = True) -> None:
         """
         Args:
             spec: the declared database.
             prepares: whether a check may create the publication, or extend it.
         """
-        self.spec, self.prepares = spec, prepares
+        self.spec, self.prepares, self.kind = spec, prepares, "postgres"
         self._found: dict[str, _Table] = {}
+        self._starts_over = False
 
     def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """See `Database`."""
@@ -53,19 +56,6 @@ class PostgresDatabase:
     def needs_history(self) -> bool:
         """See `Database`: the log names the columns of each change."""
         return False
-
-    def check(self, offset: Any) -> Sequence[str]:
-        """See `Database`."""
-        with self._connected() as ask:
-            self._check_server(ask)
-            tables = self._matched(ask)
-            for declared, found in tables:
-                self._check_identity(declared, found)
-            self._found = {found.name: found for _, found in tables}
-            names = sorted(self._found)
-            self._ensure_publication(ask, [found for _, found in tables])
-            self._check_slot(ask, offset)
-            return names
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
         """See `Database`."""
@@ -111,17 +101,20 @@ class PostgresDatabase:
             return SourceGapError(f"{self.spec.where}: {text}. {self._gap_advice()}")
         return SourceUnavailableError(f"{self.spec.where} cannot be read any more: {text}")
 
-    def forget(self) -> bool:
-        """See `Database`: the slot is dropped, and made again with the snapshot."""
-        if self.spec.on_gap == "stop":
-            return False
-        with self._connected() as ask:
-            ask(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s "
-                "AND NOT active",
-                self.spec.slot,
-            )
-        return True
+    def jars(self) -> Sequence[Path]:
+        """See `Database`."""
+        return ()
+
+    def starts_over(self) -> bool:
+        """See `Database`."""
+        return self._starts_over
+
+    def _drop_slot(self, ask: Any) -> None:
+        """Drop the slot, which is made again with the snapshot."""
+        ask(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active",
+            self.spec.slot,
+        )
 
     # --- checks -------------------------------------------------------------------------------------------------
 

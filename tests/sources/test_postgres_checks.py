@@ -173,10 +173,14 @@ def test_slots_that_cannot_be_read(spec: PostgresSpec, server: Database) -> None
 
 
 def test_a_gap_is_left_behind_if_that_is_declared(spec: PostgresSpec, server: Database) -> None:
-    assert PostgresDatabase(spec).forget() is False
     server("SELECT pg_create_logical_replication_slot('slot_of_test', 'pgoutput')")
-    assert PostgresDatabase(replace(spec, on_gap="snapshot")).forget() is True
+    offset = {"offsets": [[{}, {"lsn": 1}]]}
+    database = PostgresDatabase(replace(spec, on_gap="snapshot"))
+    assert database.check(offset) == ["public.users"]
+    assert database.starts_over()
     assert server("SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'slot_of_test'") == []
+    assert database.check(None) == ["public.users"]
+    assert not database.starts_over()
 
 
 def test_a_server_whose_log_has_no_changes_of_rows(spec: PostgresSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -137,7 +137,8 @@ class LiveBatch(Batch):
     def read(self) -> Iterator[tuple[str, Record]]:
         """See `Batch`."""
         for number, line in enumerate(self.history, 1):
-            yield SCHEMA_HISTORY, as_record(number, line, self.limits)
+            # Whole, however long: the source cannot go on without them.
+            yield SCHEMA_HISTORY, as_record(number, line, replace(self.limits, record=max(len(line), 1)))
         for number, record in enumerate(self.records, 1):
             yield self.source_name, as_record(number, record, self.limits)
 

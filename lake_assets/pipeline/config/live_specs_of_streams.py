@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
+
 from lake_assets.pipeline.config.pipeline_config import Stream
 from lake_assets.pipeline.config.setting_types import seconds_of
-from lake_assets.pipeline.config.source_settings import DatabaseSettings, PostgresSettings
+from lake_assets.pipeline.config.source_settings import DatabaseSettings, MysqlSettings, PostgresSettings
 from lake_assets.pipeline.config.stream_tables import StreamTable
-from lake_assets.sources.live_specs import LiveSpec, PostgresSpec, SourceTableSpec
+from lake_assets.sources.live_specs import LiveSpec, MysqlSpec, PostgresSpec, SourceTableSpec
 
 
 def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
@@ -32,6 +34,27 @@ def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
                 wait=seconds_of(settings.max_wait),
                 heartbeat=seconds_of(settings.heartbeat),
                 properties=tuple(sorted(settings.properties.items())),
+            )
+        case MysqlSettings():
+            # Replicas are usually given small numbers.
+            own = 1 << 30 | zlib.crc32(f"{pipeline}.{stream.name}".encode()) >> 2
+            return MysqlSpec(
+                host=settings.host,
+                port=settings.port,
+                database=settings.database,
+                user=settings.user,
+                password_from=_password(settings, "MYSQL_PWD"),
+                tables=tuple(_table(t) for t in stream.tables),
+                exclude=tuple(stream.exclude),
+                snapshot=settings.snapshot,
+                on_gap=settings.on_gap,
+                rows=stream.max_rows,
+                wait=seconds_of(settings.max_wait),
+                heartbeat=seconds_of(settings.heartbeat),
+                properties=tuple(sorted(settings.properties.items())),
+                product="mariadb" if stream.source and stream.source.mariadb else "mysql",
+                server_id=settings.server_id or own,
+                sslmode=settings.sslmode,
             )
         case None:
             return None

@@ -156,11 +156,12 @@ class Stream(Batches, TableSettings, DumpSettings):
 
     @combination
     def _of_live_source(self) -> Iterator[str]:
-        if self.source and self.source.postgres:
+        if self.source and self.source.live:
+            name = self.source.live_name
             if self.format != "debezium":
-                yield f"`source: postgres` gives records of `format: debezium`, and the format is {self.format}"
+                yield f"`source: {name}` gives records of `format: debezium`, and the format is {self.format}"
             if not self.tables:
-                yield "`source: postgres` needs the `tables` to read: names or patterns (public.*)"
+                yield f"`source: {name}` needs the `tables` to read: names or patterns (public.*)"
 
     @combination
     def _tables_of_folders(self) -> Iterator[str]:

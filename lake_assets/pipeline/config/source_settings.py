@@ -88,8 +88,31 @@ class PostgresSettings(DatabaseSettings):
     )
 
 
+class MysqlSettings(DatabaseSettings):
+    """A MariaDB or MySQL server, whose changes are read from its binary log."""
+
+    port: int = Field(default=3306, gt=0, lt=65536)
+    database: str = Field(
+        default="", description="where the patterns of `tables` find tables; default: in all databases"
+    )
+    server_id: int | None = Field(
+        default=None,
+        description="number under which the server knows the reader, unlike those of its replicas; default: a large "
+        "one, made from the names of pipeline and stream",
+        gt=0,
+        lt=2**32,
+    )
+    sslmode: Literal["disable", "prefer", "require"] = Field(
+        default="prefer", description="whether the connection is encrypted"
+    )
+
+
+# By the names of the settings. Servers of MariaDB and MySQL need different connectors.
+_SERVERS = ("postgres", "mariadb", "mysql")
+
+
 class StreamSource(Strict):
-    """Where records come from, instead of a folder: exactly one of `table` and `postgres`."""
+    """Where records come from, instead of a folder: exactly one of `table`, `postgres`, `mariadb` and `mysql`."""
 
     table: TableName | None = Field(
         default=None, description="an Iceberg table to which another system appends: namespace.table in the catalog"
@@ -113,17 +136,30 @@ class StreamSource(Strict):
         default=None, description="a Postgres database, whose changes `lake-assets serve` reads live"
     )
 
+    mariadb: MysqlSettings | None = Field(
+        default=None, description="a MariaDB server, whose changes `lake-assets serve` reads live"
+    )
+    mysql: MysqlSettings | None = Field(
+        default=None, description="a MySQL server, whose changes `lake-assets serve` reads live"
+    )
+
     @property
-    def live(self) -> PostgresSettings | None:
+    def live(self) -> PostgresSettings | MysqlSettings | None:
         """The server that is read live; None: a table."""
-        return self.postgres
+        return self.postgres or self.mariadb or self.mysql
+
+    @property
+    def live_name(self) -> str:
+        """The setting of the server that is read live; empty: a table."""
+        return next((n for n in _SERVERS if getattr(self, n) is not None), "")
 
     @combination
     def _one(self) -> Iterator[str]:
-        servers = [n for n in ("postgres",) if getattr(self, n) is not None]
+        servers = [n for n in _SERVERS if getattr(self, n) is not None]
         named = [*(["table"] if self.table else []), *servers]
         if len(named) != 1:
-            yield f"set exactly one of `table` and `postgres`; there is {' and '.join(named) or 'none'}"
+            any_of = f"`table`, `{'`, `'.join(_SERVERS)}`"
+            yield f"set exactly one of {any_of}; there is {' and '.join(named) or 'none'}"
         of_table = {"value", "key", "order", "on_gap", "on_replaced"} & self.model_fields_set
         if not self.table and servers and of_table:
             yield f"`{'`, `'.join(sorted(of_table))}` {'is' if len(of_table) == 1 else 'are'} for `table`"
