@@ -13,6 +13,8 @@ from lake_assets.lake import LakeBase, thresholds
 from lake_assets.pipeline import Pipeline
 from lake_assets.service.stream_service import StreamService
 from lake_assets.sources.debezium_source import DebeziumSource, EngineSettings
+from lake_assets.sources.kafka_source import KafkaSource
+from lake_assets.sources.kafka_spec import KafkaSpec
 from lake_assets.sources.live_source import LiveSource
 from lake_assets.sources.live_specs import PostgresSpec
 from lake_assets.sources.postgres_source import PostgresDatabase
@@ -33,6 +35,8 @@ def source_of(spec: RawSpec) -> LiveSource:
             rows = live.rows or thresholds.LIVE_ROWS_A_COMMIT
             settings = EngineSettings(name, rows, live.wait, live.heartbeat, dict(live.properties))
             return DebeziumSource(PostgresDatabase(live), settings)
+        case KafkaSpec() as live:
+            return KafkaSource(live, str(spec.table))
         case None:
             raise PipelineError(f"{spec.table} has no live source")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.lake import thresholds
+from lake_assets.sources.kafka_spec import KafkaSpec
 
 
 @dataclass(frozen=True)
@@ -85,4 +86,4 @@ class PostgresSpec(DatabaseSpec):
         return f"Postgres {self.database} on {self.host}:{self.port}"
 
 
-LiveSpec = PostgresSpec
+LiveSpec = PostgresSpec | KafkaSpec

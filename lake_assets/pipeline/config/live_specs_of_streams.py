@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lake_assets.pipeline.config.kafka_settings import KafkaSettings
 from lake_assets.pipeline.config.pipeline_config import Stream
 from lake_assets.pipeline.config.setting_types import seconds_of
 from lake_assets.pipeline.config.source_settings import DatabaseSettings, PostgresSettings
@@ -33,6 +34,8 @@ def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
                 heartbeat=seconds_of(settings.heartbeat),
                 properties=tuple(sorted(settings.properties.items())),
             )
+        case KafkaSettings():
+            return settings.spec(f"lake_assets.{pipeline}.{stream.name}", stream.format, stream.max_rows)
         case None:
             return None
 

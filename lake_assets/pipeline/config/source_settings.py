@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from lake_assets.lake import thresholds
+from lake_assets.pipeline.config.kafka_settings import KafkaSettings
+from lake_assets.pipeline.config.live_settings import Environment, LiveSettings
 from lake_assets.pipeline.config.setting_types import ColumnName, Columns, Duration, Strict, TableName, combination
 
 # Set by the product itself: another value would lose changes, or repeat them.
@@ -16,21 +18,6 @@ _RESERVED = re.compile(
     r"name|topic\.prefix|connector\.class|database\..*|offset\..*|slot\..*|publication\..*|table\.include\.list|"
     r"schema\.history\..*|snapshot\.mode|tombstones\.on\.delete|notification\..*|signal\..*|max\.batch\.size"
 )
-
-
-class Environment(Strict):
-    """The environment variable that holds a secret, which is never stored."""
-
-    env: str = Field(description="name of the environment variable", pattern=r"^\w+$")
-
-
-class LiveSettings(Strict):
-    """Settings of every server that is read live."""
-
-    max_wait: Duration = Field(
-        default=thresholds.LIVE_COMMIT_SECONDS,
-        description="time from one commit to the next, unless many changes are waiting (500ms is 0.5, 5s)",
-    )
 
 
 class DatabaseSettings(LiveSettings):
@@ -89,7 +76,7 @@ class PostgresSettings(DatabaseSettings):
 
 
 class StreamSource(Strict):
-    """Where records come from, instead of a folder: exactly one of `table` and `postgres`."""
+    """Where records come from, instead of a folder: exactly one of `table`, `postgres` and `kafka`."""
 
     table: TableName | None = Field(
         default=None, description="an Iceberg table to which another system appends: namespace.table in the catalog"
@@ -112,18 +99,21 @@ class StreamSource(Strict):
     postgres: PostgresSettings | None = Field(
         default=None, description="a Postgres database, whose changes `lake-assets serve` reads live"
     )
+    kafka: KafkaSettings | None = Field(
+        default=None, description="topics of Kafka, whose records `lake-assets serve` reads live"
+    )
 
     @property
-    def live(self) -> PostgresSettings | None:
+    def live(self) -> PostgresSettings | KafkaSettings | None:
         """The server that is read live; None: a table."""
-        return self.postgres
+        return self.postgres or self.kafka
 
     @combination
     def _one(self) -> Iterator[str]:
-        servers = [n for n in ("postgres",) if getattr(self, n) is not None]
+        servers = [n for n in ("postgres", "kafka") if getattr(self, n) is not None]
         named = [*(["table"] if self.table else []), *servers]
         if len(named) != 1:
-            yield f"set exactly one of `table` and `postgres`; there is {' and '.join(named) or 'none'}"
+            yield f"set exactly one of `table`, `postgres` and `kafka`; there is {' and '.join(named) or 'none'}"
         of_table = {"value", "key", "order", "on_gap", "on_replaced"} & self.model_fields_set
         if not self.table and servers and of_table:
             yield f"`{'`, `'.join(sorted(of_table))}` {'is' if len(of_table) == 1 else 'are'} for `table`"
