@@ -110,9 +110,8 @@ def plain_convert(node: Node) -> Convert:
     if name == DECIMAL:
         scale = int(node.schema["parameters"]["scale"])
         return lambda v: decimal_text(int.from_bytes(v, "big", signed=True), scale)
-    if kind in ("int32", "int64") and name in _PLAIN:
-        return _PLAIN[name]
-    return node.convert
+    of_number = _PLAIN.get(str(name)) if kind in ("int32", "int64") else None
+    return of_number or node.convert
 
 
 def decimal_text(unscaled: int, scale: int) -> str:

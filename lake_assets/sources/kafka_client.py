@@ -6,13 +6,13 @@ import contextlib
 import difflib
 import importlib.util
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from lake_assets.errors import SourceError, SourceUnavailableError
 from lake_assets.lake import thresholds
 from lake_assets.sources.kafka_offsets import Bounds, Topic
-from lake_assets.sources.kafka_spec import KafkaSpec, is_pattern, matching
+from lake_assets.sources.kafka_spec import KafkaSpec, Secret, is_pattern, matching
 
 log = logging.getLogger(__name__)
 _NO_ID = ("", "AAAAAAAAAAAAAAAAAAAAAA")
@@ -149,7 +149,7 @@ class Told:
         self.is_down = self.is_down or error.name() == "_ALL_BROKERS_DOWN"
 
     @contextlib.contextmanager
-    def named(self, what: str) -> Iterator[None]:
+    def named(self, what: str) -> Generator[None]:
         """Raise errors of librdkafka as ours, within the context.
 
         Args:
@@ -180,7 +180,8 @@ class Told:
     def refused(self, topic: str) -> SourceError:
         """Return the error for a topic that may not be read."""
         return SourceError(
-            f"{self.spec.where} does not let {self._who()} read topic {topic}: it needs the rights to DESCRIBE and READ it"
+            f"{self.spec.where} does not let {self._who()} read topic {topic}: it needs the rights to DESCRIBE and READ "
+            "it"
         )
 
     def _who(self) -> str:
@@ -188,7 +189,8 @@ class Told:
         user, password = given.get("sasl.username"), given.get("sasl.password")
         if not user:
             return "a reader without a user (declare `security` in the stream's `source`)"
-        source = f", whose password is read from the environment variable {password.env}" if password else ""  # type: ignore[union-attr]
+        is_secret = isinstance(password, Secret)
+        source = f", whose password is read from the environment variable {password.env}" if is_secret else ""
         return f"user {user}{source}"
 
     def _protocol_advice(self) -> str:

@@ -157,8 +157,8 @@ class Offsets:
             return [
                 Gap(
                     name,
-                    f"partition {p} of topic {name} begins at offset {there.low:,}, and the next one to read is {at:,}: "
-                    f"up to {there.low - at:,} records were removed (retention.ms, retention.bytes) before they were read",
+                    f"partition {p} of topic {name} begins at offset {there.low:,}, and the next one to read is {at:,}: up "
+                    f"to {there.low - at:,} records were removed (retention.ms, retention.bytes) before they were read",
                 )
             ]
         if at > there.high:
@@ -166,8 +166,8 @@ class Offsets:
             return [
                 Gap(
                     name,
-                    f"partition {p} of topic {name} ends at offset {there.high:,}, and was read up to {at:,}: the topic was "
-                    "deleted and created again, or its brokers have lost records",
+                    f"partition {p} of topic {name} ends at offset {there.high:,}, and was read up to {at:,}: the topic "
+                    "was deleted and created again, or its brokers have lost records",
                 )
             ]
         return []

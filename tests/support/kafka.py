@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -10,8 +10,6 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from lake_assets import Lake, LakeConfig
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import offsets
@@ -77,8 +75,7 @@ class Stream:
         """The rows of the raw table, in their order."""
         if not self.lake.exists(RAW):
             return []
-        table = self.lake.table(RAW).scan().to_arrow()
-        return table.take(pc.sort_indices(table["position"])).to_pylist()
+        return sorted(self.lake.table(RAW).scan().to_arrow().to_pylist(), key=lambda r: r["position"])
 
     def records(self) -> list[dict[str, Any]]:
         """The records that could be decoded."""
@@ -94,7 +91,7 @@ class Stream:
         return self.rows()
 
 
-def until(condition: Callable[[], Any], what: str = "it", seconds: float = 60) -> Any:
+def until(condition: Callable[[], Any], what: str = "it", seconds: float = 180) -> Any:
     """Wait for a condition; return what it gives."""
     end = time.monotonic() + seconds
     while not (found := condition()):
