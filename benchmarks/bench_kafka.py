@@ -27,8 +27,6 @@ from figures import Required, cpu_seconds, show
 from lake_assets import Lake, LakeConfig
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import TableId
-from lake_assets.service.stream_service import StreamService
-from lake_assets.sources.kafka_source import KafkaSource
 from lake_assets.sources.kafka_spec import KafkaSpec, RegistrySpec
 from lake_assets.sources.kafka_values import KafkaValues
 
@@ -36,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.support.apicurio import Registry, registry
 from tests.support.kafka import Broker, broker
+from tests.support.kafka_streams import service_of
 
 PARTITIONS = 6
 REQUIRED: Mapping[str, Required] = {
@@ -149,7 +148,7 @@ def measured(server: Broker, case: Case, home: Path) -> dict[str, float]:
     spec = KafkaSpec(server.servers, (case.topic,), "bench", registry=case.registry)
     raw = RawSpec(TableId.parse("raw.events"), None, "debezium", "bench", live=spec)
     lake, stop = Lake(LakeConfig(home=home)), threading.Event()
-    service = StreamService(lake, raw, KafkaSource(spec, "raw.events"), stop)
+    service = service_of(lake, raw, stop)
     count = len(case.values)
     thread = threading.Thread(target=service.run)
     began, cpu = time.monotonic(), cpu_seconds()

@@ -40,6 +40,7 @@ def application() -> typer.Typer:
         capture,
         check,
         demo,
+        doctor,
         erase,
         examples,
         explain,
@@ -65,10 +66,10 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     for command in (
-        demo.demo, examples.playback, examples.flights, run.run, serve.serve, status.status, rebuild.rebuild, backfill.backfill,
-        backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
+        demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
+        rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
-        explain.explain, upkeep.upkeep, erase.erase,
+        explain.explain, upkeep.upkeep, erase.erase, doctor.doctor,
     ):  # fmt: skip
         app.command()(command)
     app.add_typer(rejected.app, name="rejected")

@@ -31,6 +31,7 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, fi
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.models.python.python_model_spec import ignored_lookups
 from lake_assets.pipeline.pending import after_redeclaration
+from lake_assets.service import service_state
 from lake_assets.tables.pending_windows import rebuild_advice, window_of
 from lake_assets.tables.standing_failures import Failure, standing
 from lake_assets.tables.writing.commit_counts import counts
@@ -65,6 +66,8 @@ class TableStatus:
         upkeep: what `lake-assets upkeep` has to do for the table; None: its pipeline or files cannot be read.
         claims: consumers of the table that are dead, or about to be, and lose their claims to its snapshots.
         history: by source of another program, how long that keeps the snapshot that was absorbed.
+        source: of a raw table whose source is read live: how the service that reads it is.
+        source_fails: whether that service is not running, or cannot read or land.
     """
 
     table: str
@@ -90,6 +93,8 @@ class TableStatus:
     upkeep: tuple[str, ...] | None = None
     claims: tuple[Claim, ...] = ()
     history: dict[str, HistoryLeft] = field(default_factory=dict[str, HistoryLeft])
+    source: str = ""
+    source_fails: bool = False
 
     @property
     def is_behind(self) -> bool:
@@ -98,6 +103,7 @@ class TableStatus:
             self.error
             or self.failure
             or self.redeclared
+            or self.source_fails
             or self.waiting.files
             or any(n is None or n for n in self.behind.values())
         )
@@ -110,6 +116,8 @@ class TableStatus:
         else:
             # A failure says the same in the words of the table's declaration.
             yield from (("red", text) for text in self.lost)
+        if self.source_fails:
+            yield "red", f"its source is not read: {self.source}"
         if self.redeclared:
             yield "yellow", self.redeclared
         yield from (("yellow", text) for text in self.renamed)
@@ -132,7 +140,7 @@ def status(as_json: AsJson = False) -> None:
         for found in (kept.get(t.table),)
         for claims in (found.claims if found else (),)
     ]
-    statuses = with_upstream(_with_failures(lake, tables))
+    statuses = with_upstream(_with_services(lake, _with_failures(lake, tables)))
     if as_json:
         print_json(statuses)
         return
@@ -198,6 +206,19 @@ def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatu
         replace(t, failure=_failure_text(failure), retry=_retry_command(failure)) if failure else t
         for t in (*tables, *missing)
         for failure in (failures.get(t.table),)
+    ]
+
+
+def _with_services(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables with the state of the services that read live sources; a source of which nothing has landed
+    has no table yet."""
+    states = service_state.of_all(lake)
+    known = {t.table for t in tables}
+    missing = [TableStatus(name, "", None, {}, {}, 0.0, None) for name in states if name not in known]
+    return [
+        replace(t, source=state.text, source_fails=not state.is_well) if state else t
+        for t in (*tables, *missing)
+        for state in (states.get(t.table),)
     ]
 
 
@@ -307,6 +328,8 @@ def _behind(status: TableStatus) -> str:
     if status.lost:
         return "[bold red]history lost[/]"
     parts: list[str] = ["failed"] if status.failure else []
+    if status.source_fails:
+        parts.append("its source is not read")
     if status.redeclared:
         parts.append("declared otherwise")
     if any(n is None for n in status.behind.values()):
@@ -325,7 +348,7 @@ def _behind(status: TableStatus) -> str:
     if status.upstream:
         parts.append(f"waits for {', '.join(status.upstream)}")
     if not parts:
-        return "[green]up to date[/]"
+        return f"[green]{escape(status.source or 'up to date')}[/]"
     return f"[{'bold red' if status.failure else 'yellow'}]{escape('; '.join(parts))}[/]"
 
 

@@ -14,6 +14,7 @@ from lake_assets.orchestration.asset_checks import comparison_definitions
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.assets import pipeline_assets
 from lake_assets.orchestration.backfill_job import backfill_job
+from lake_assets.orchestration.live_sources import live_definitions
 from lake_assets.orchestration.loaded_pipelines import remember
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
@@ -73,7 +74,8 @@ def build_definitions(
     assets = pipeline_assets(pipeline, specs, config)
     comparisons = comparison_definitions(pipeline, specs, config, executor)
     upkeep = upkeep_definitions(pipeline, specs, config, executor)
-    checks = [*(comparisons.asset_checks or []), *(upkeep.asset_checks or [])]
+    live = live_definitions(pipeline, specs, config, sensor_status)
+    checks = [*(comparisons.asset_checks or []), *(upkeep.asset_checks or []), *(live.asset_checks or [])]
     # They run on their schedules, not with each batch.
     scheduled = [key for c in checks for key in c.check_keys]
     tables = dg.AssetSelection.assets(*(key for a in assets for key in a.keys))
@@ -107,7 +109,7 @@ def build_definitions(
             *(upkeep.jobs or []),
         ],
         schedules=comparisons.schedules,
-        sensors=[sensor, *(upkeep.sensors or [])],
+        sensors=[sensor, *(upkeep.sensors or []), *(live.sensors or [])],
         resources={PYSPARK: pyspark or _PYSPARK},
         executor=executor,
     )

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from pydantic import TypeAdapter
 
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.runtime.private_files import make_private
@@ -37,6 +39,8 @@ class StreamState:
         records_a_second: over the last minute.
         committed: when the last commit was made; None: none yet.
         measures: what the source says.
+        declared: fingerprint of what the service does.
+        owner: the process with which the service ends; None: it was started by hand.
     """
 
     raw: str
@@ -51,6 +55,8 @@ class StreamState:
     records_a_second: float = 0.0
     committed: float | None = None
     measures: Mapping[str, object] = field(default_factory=dict[str, object])
+    declared: str = ""
+    owner: tuple[int, float] | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -65,6 +71,11 @@ class StreamState:
     def is_hanging(self) -> bool:
         """Whether the process is there, and has not written for long."""
         return self.is_alive and time.time() - self.at > thresholds.LIVE_STATE_OLD_SECONDS
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the source is read."""
+        return self.is_alive and not self.is_hanging and self.state in ("starting", "reading")
 
     @property
     def text(self) -> str:
@@ -82,7 +93,14 @@ class StreamState:
             facts.append(f"{behind:,.0f} s behind")
         if isinstance(lag := self.measures.get("slot_lag_bytes"), int) and lag >= 1 << 20:
             facts.append(f"{lag / 2**20:,.0f} MiB of the log unread")
+        if isinstance(lag := self.measures.get("lag"), int) and lag:
+            facts.append(f"{lag:,} records unread")
+        if gaps := self.measures.get("gaps"):
+            facts.append(f"records were lost, at last: {list(gaps)[-1] if isinstance(gaps, list) else gaps}")
         return ", ".join([self.state, *facts])
+
+
+_JSON = TypeAdapter(StreamState)
 
 
 def write(lake: LakeBase, state: StreamState) -> None:
@@ -90,23 +108,38 @@ def write(lake: LakeBase, state: StreamState) -> None:
     file = _file(lake, state.raw)
     make_private(file.parent)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    temporary.write_bytes(_JSON.dump_json(state))
     temporary.replace(file)
 
 
-def of_this_process(raw: str, state: State) -> StreamState:
-    """Return a new state of this process."""
+def of_this_process(raw: str, declared: str, owner: tuple[int, float] | None) -> StreamState:
+    """Return the state of a service in this process, which starts."""
     now = time.time()
-    return StreamState(raw, state, now, now, process=identity(), host=here())
+    return StreamState(raw, "starting", now, now, process=identity(), host=here(), declared=declared, owner=owner)
 
 
 def read(lake: LakeBase, raw: str) -> StreamState | None:
     """Return the state of a stream's service; None: none has ever run in this lake's home."""
-    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):  # a file of another version is written anew
-        return StreamState(
-            **{**(found := json.loads(_file(lake, raw).read_text("utf-8"))), "process": (*found["process"],)}
-        )
+    with contextlib.suppress(FileNotFoundError, ValueError):  # a file of another version is written anew
+        return _JSON.validate_json(_file(lake, raw).read_bytes())
     return None
+
+
+def of_all(lake: LakeBase) -> dict[str, StreamState]:
+    """Return the states of all services that have ever run in this lake's home, by raw table."""
+    folder = lake.config.home / _FOLDER
+    names = sorted(f.stem for f in folder.glob("*.json")) if folder.exists() else []
+    return {name: state for name in names if (state := read(lake, name)) is not None}
+
+
+def request_snapshot(lake: LakeBase, raw: str, tables: Sequence[str]) -> None:
+    """Ask the service of a stream, now or when it runs next, to read all rows of tables again."""
+    folder = requests_folder(lake, raw)
+    make_private(folder)
+    name = f"{time.time_ns()}"
+    temporary = folder / f".{name}"
+    temporary.write_text(json.dumps(list(tables)), encoding="utf-8")
+    temporary.rename(folder / f"{name}.json")
 
 
 def lock_file(lake: LakeBase, raw: str) -> Path:

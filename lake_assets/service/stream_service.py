@@ -18,7 +18,7 @@ from lake_assets.ingest.raw.live_landing import LiveLanding
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.service import service_state
-from lake_assets.service.service_state import State
+from lake_assets.service.service_state import State, StreamState
 from lake_assets.sources.live_source import LiveSource, Progress, Stopped
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,17 @@ log = logging.getLogger(__name__)
 class StreamService:
     """Reads one live source until it is stopped; one at a time per stream and lake."""
 
-    def __init__(self, lake: LakeBase, spec: RawSpec, source: LiveSource, stop: threading.Event) -> None:
-        self.lake, self.spec, self.source, self.stop = lake, spec, source, stop
-        self.landing = LiveLanding(lake, spec, "live")
-        self.state = service_state.of_this_process(str(spec.table), "starting")
+    def __init__(
+        self,
+        lake: LakeBase,
+        spec: RawSpec,
+        source: LiveSource,
+        stop: threading.Event,
+        state: StreamState,
+        name: str,
+    ) -> None:
+        self.lake, self.spec, self.source, self.stop, self.state = lake, spec, source, stop, state
+        self.landing = LiveLanding(lake, spec, name)
         # When commits were made, and of how many records.
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
@@ -91,8 +98,10 @@ class StreamService:
                 break
             except (SourceError, RejectedLimitError):
                 raise
-            except ConcurrentWriteError:
-                continue  # upkeep, or a replay of rejects: the next try sees their commit
+            except ConcurrentWriteError:  # upkeep, or a replay of rejects: the next try sees their commit
+                if self.stop.is_set():
+                    raise Stopped from None
+                continue
             except Exception as e:  # a full disk, a catalog that is away, ...: of many kinds
                 self._say("paused", _text(self.lake, e))
                 log.warning("%s: %s", self.spec.table, self.state.error)

@@ -30,18 +30,13 @@ class Batches(Protocol):
 
 
 def plain(value: Any) -> Any:
-    """Return a Java map of texts, numbers and flags as a dict."""
-    if isinstance(value, bool | int | float | str | type(None)):
-        return value
-    if hasattr(value, "entrySet"):
-        return {str(e.getKey()): plain(e.getValue()) for e in value.entrySet()}
-    for kind in (bool, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    java = str(value.getClass().getName()) if hasattr(value, "getClass") else ""
-    if java in ("java.lang.Long", "java.lang.Integer", "java.lang.Short"):
-        return int(value)
-    return bool(value) if java == "java.lang.Boolean" else str(value)
+    """Return a Java value (a map, a text, a number, a flag) as JSON has it."""
+    return orjson.loads(str(_mapper().writeValueAsString(value)))
+
+
+@cache
+def _mapper() -> Any:
+    return _java("com.fasterxml.jackson.databind.ObjectMapper")()
 
 
 def require(extra: str, *modules: str) -> None:
@@ -80,6 +75,11 @@ def _java(name: str) -> Any:
 
 
 def build(properties: Mapping[str, str], consumer: Batches, ended: threading.Event) -> Any:
+    """Return an engine that hands its batches to a consumer, and sets `ended` when it has ended.
+
+    Raises:
+        SourceError: Debezium does not accept the settings.
+    """
     import jpype
 
     @jpype.JImplements("io/debezium/engine/DebeziumEngine$ChangeConsumer")
@@ -131,7 +131,7 @@ def write_offsets(file: Path, name: str, offsets: Sequence[Sequence[Any]]) -> No
     import jpype
 
     entries = _java("java.util.HashMap")()
-    to_bytes = jpype.JArray(jpype.JByte)
+    to_bytes: Any = jpype.JArray(jpype.JByte)
     for partition, offset in offsets:
         entries.put(to_bytes(orjson.dumps([name, partition])), to_bytes(orjson.dumps(offset)))
     out = _java("java.io.ObjectOutputStream")(_java("java.io.FileOutputStream")(str(file)))
@@ -140,6 +140,7 @@ def write_offsets(file: Path, name: str, offsets: Sequence[Sequence[Any]]) -> No
 
 
 def send(engine: Any, kind: str, data: Mapping[str, object]) -> None:
+    """Send a signal to a running engine."""
     signal = _java("io.debezium.engine.DebeziumEngine$Signal")
     name = f"lake_assets-{time.time_ns()}"
     engine.getSignaler().signal(signal(name, kind, json.dumps(data), _java("java.util.HashMap")()))

@@ -14,11 +14,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import orjson
 
-from lake_assets.errors import SourceError
+from lake_assets.errors import SourceError, SourceGapError
 from lake_assets.lake import thresholds
 from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, send, start_jvm, write_offsets
 from lake_assets.sources.live_source import Land, Progress, Stopped
@@ -32,10 +32,8 @@ _HEARTBEATS = "__debezium-heartbeat"
 class Database(Protocol):
     """A database whose log Debezium reads."""
 
-    @property
-    def kind(self) -> str:
-        """Debezium's name of the connector, as in the names of its metrics: `postgres`, `mysql`, ..."""
-        ...
+    # Debezium's name of the connector, as in the names of its metrics: `postgres`, `mysql`, ...
+    kind: ClassVar[str]
 
     def check(self, offset: Any) -> Sequence[str]:
         """Look at the server and prepare it; return the source tables to read, as schema.table. See `LiveSource`."""
@@ -43,6 +41,11 @@ class Database(Protocol):
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
         """Return the connector's own settings, with its password."""
+        ...
+
+    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return how all rows of tables are read beside their changes: names in Debezium's notation, by the kind of
+        snapshot (INCREMENTAL, BLOCKING)."""
         ...
 
     def needs_history(self) -> bool:
@@ -55,6 +58,10 @@ class Database(Protocol):
 
     def failure(self, text: str) -> Exception:
         """Return the error for what the connector said when it failed."""
+        ...
+
+    def forget(self) -> bool:
+        """After a gap: whether all rows are to be read again. Then nothing of the server's reminds of the past."""
         ...
 
 
@@ -82,23 +89,33 @@ class DebeziumSource:
 
     def __init__(self, database: Database, settings: EngineSettings) -> None:
         self.database, self.settings = database, settings
-        self._tables: Sequence[str] = ()
+        self.tables: Sequence[str] = ()
         self._engine: Any = None
+        self._forgets = False
         self._consumer: _Consumer | None = None
         self._requests: list[Sequence[str]] = []
 
     def check(self, offset: Any) -> None:
         """See `LiveSource`."""
-        self._tables = self.database.check(offset)
+        self._forgets = False
+        try:
+            self.tables = self.database.check(offset)
+        except SourceGapError as e:
+            if not self.database.forget():
+                raise
+            log.warning("%s: %s. All rows are read again, as declared (on_gap: snapshot)", self.settings.name, e)
+            self._forgets = True
+            self.tables = self.database.check(None)
 
     def run(self, progress: Progress, land: Land, stop: threading.Event) -> None:
         """See `LiveSource`."""
-        if not self._tables:
+        if not self.tables:
             self.check(progress.offset)
+        offset = None if self._forgets else progress.offset
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
-            consumer = _Consumer(self, progress.offset, land, stop, _History(Path(folder) / "history", progress))
-            properties = self._properties(Path(folder), progress.offset, consumer.history)
+            consumer = _Consumer(self, offset, land, stop, _History(Path(folder) / "history", progress))
+            properties = self._properties(Path(folder), offset, consumer.history)
             ended = threading.Event()
             self._engine, self._consumer = build(properties, consumer, ended), consumer
             thread = threading.Thread(target=self._engine.run, name=f"debezium {self.settings.name}", daemon=True)
@@ -113,8 +130,8 @@ class DebeziumSource:
 
     def request(self, tables: Sequence[str]) -> None:
         """See `LiveSource`."""
-        if unknown := [t for t in tables if self._tables and t not in self._tables]:
-            raise SourceError(f"{', '.join(unknown)}: not read here. Tables that are: {', '.join(self._tables)}")
+        if unknown := [t for t in tables if self.tables and t not in self.tables]:
+            raise SourceError(f"{', '.join(unknown)}: not read here. Tables that are: {', '.join(self.tables)}")
         self._requests.append(tables)
 
     def measures(self) -> Mapping[str, object]:
@@ -134,12 +151,14 @@ class DebeziumSource:
         """Ask Debezium for the rows of tables that are read for the first time, or that somebody wants again."""
         if not consumer.is_streaming:
             return
-        if new := consumer.take_new(self._tables):
+        if new := consumer.take_new(self.tables):
             self._requests.append(new)
         while self._requests:
             tables = self._requests.pop(0)
             log.warning("%s: reads all rows of %s", self.settings.name, ", ".join(tables))
-            send(self._engine, "execute-snapshot", {"data-collections": list(tables), "type": "INCREMENTAL"})
+            # Rows without a key cannot be read in pieces beside their changes: reading of changes pauses.
+            for kind, some in self.database.snapshots(tables).items():
+                send(self._engine, "execute-snapshot", {"data-collections": list(some), "type": kind})
 
     def _properties(self, folder: Path, offset: Any, history: _History) -> dict[str, str]:
         offsets = folder / "offsets"
@@ -154,11 +173,15 @@ class DebeziumSource:
             "tombstones.on.delete": "false",
             # Truncates are left out by default.
             "skipped.operations": "none",
+            # Otherwise a null is written as the column's default.
+            "converter.replace.null.with.default": "false",
+            # The service tries again itself, after it has looked at the server and said what is wrong.
+            "errors.max.retries": "0",
             "signal.enabled.channels": "in-process",
             "notification.enabled.channels": "sink",
             "notification.sink.topic.name": _NOTIFICATIONS,
             **self.settings.properties,
-            **self.database.properties(self._tables),
+            **self.database.properties(self.tables),
             "name": self.settings.name,
             "topic.prefix": self.settings.name,
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
@@ -215,7 +238,7 @@ class _Consumer:
         offset = offset or {}
         self.offsets: dict[str, list[Any]] = {json.dumps(o[0], sort_keys=True): o for o in offset.get("offsets", ())}
         # The first snapshot reads all tables of that time.
-        self.tables: set[str] = set(offset.get("tables", source._tables))
+        self.tables: set[str] = set(offset.get("tables", source.tables))
         self.asked: set[str] = set()
         self.error: BaseException | None = None
         self.message = ""
@@ -262,17 +285,19 @@ class _Consumer:
         self.is_streaming = self.is_streaming or "snapshot" not in offset
 
     def _offset(self) -> Any:
-        current = [t for t in self.source._tables if t in self.tables]
+        current = [t for t in self.source.tables if t in self.tables]
         return {"offsets": list(self.offsets.values()), "tables": current}
 
     def _note(self, text: str) -> None:
         """Follow what Debezium says about its snapshots: from their start on, their state is in the offset."""
         told = orjson.loads(text)
         told = told.get("payload", told)
-        if told.get("aggregate_type") == "Incremental Snapshot" and told.get("type") in ("STARTED", "COMPLETED"):
+        kinds = {"Incremental Snapshot": ("STARTED",), "Initial Snapshot": ("COMPLETED",)}
+        if told.get("type") in kinds.get(told.get("aggregate_type"), ()):
+            log.info("%s: %s", self.source.settings.name, text)
             more = told.get("additional_data") or {}
-            named = str(more.get("data_collections", "")).split(",")
-            self.tables.update(t for t in self.source._tables for n in named if n.strip().endswith(t))
+            named = str(more.get("data_collections", "")).replace('"', "").split(",")
+            self.tables.update(t for t in self.source.tables for n in named if n.strip().endswith(t))
 
     def _wait(self) -> None:
         """Wait until the next commit is due, or a half-full queue asks for it."""

@@ -23,6 +23,7 @@ class _Table:
     identity: str
     key: tuple[str, ...]
     is_partitioned: bool
+    has_primary_key: bool
 
 
 class PostgresDatabase:
@@ -30,8 +31,24 @@ class PostgresDatabase:
 
     kind: ClassVar[str] = "postgres"
 
-    def __init__(self, spec: PostgresSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: PostgresSpec, *, prepares: bool = True) -> None:
+        """
+        Args:
+            spec: the declared database.
+            prepares: whether a check may create the publication, or extend it.
+        """
+        self.spec, self.prepares = spec, prepares
+        self._found: dict[str, _Table] = {}
+
+    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """See `Database`."""
+        kinds: dict[str, list[str]] = {}
+        for table in (self._found[t] for t in tables if t in self._found):
+            # Debezium cannot read the state of an incremental snapshot again if it names such a table.
+            is_plain = re.fullmatch(r"\w+\.\w+", table.name, re.ASCII)
+            kind = "INCREMENTAL" if table.has_primary_key and is_plain else "BLOCKING"
+            kinds.setdefault(kind, []).append(f'"{table.schema}"."{table.table}"')
+        return kinds
 
     def needs_history(self) -> bool:
         """See `Database`: the log names the columns of each change."""
@@ -44,7 +61,8 @@ class PostgresDatabase:
             tables = self._matched(ask)
             for declared, found in tables:
                 self._check_identity(declared, found)
-            names = sorted({found.name for _, found in tables})
+            self._found = {found.name: found for _, found in tables}
+            names = sorted(self._found)
             self._ensure_publication(ask, [found for _, found in tables])
             self._check_slot(ask, offset)
             return names
@@ -93,6 +111,18 @@ class PostgresDatabase:
             return SourceGapError(f"{self.spec.where}: {text}. {self._gap_advice()}")
         return SourceUnavailableError(f"{self.spec.where} cannot be read any more: {text}")
 
+    def forget(self) -> bool:
+        """See `Database`: the slot is dropped, and made again with the snapshot."""
+        if self.spec.on_gap == "stop":
+            return False
+        with self._connected() as ask:
+            ask(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s "
+                "AND NOT active",
+                self.spec.slot,
+            )
+        return True
+
     # --- checks -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -117,7 +147,7 @@ class PostgresDatabase:
             text = " ".join(str(e).split())
             if "password" in text or "authentication" in text:
                 raise SourceError(
-                    f"{spec.where} refuses user {spec.user}: {text}. The password is read from the environment variable "
+                    f"{spec.where} refuses user {spec.user}: {text}. The password comes from the environment variable "
                     f"{spec.password_from}, which is {'set' if spec.password else 'not set'}"
                 ) from e
             raise SourceUnavailableError(f"{spec.where} does not answer: {text}") from e
@@ -138,17 +168,17 @@ class PostgresDatabase:
         ((level,),) = ask("SHOW wal_level")
         if level != "logical":
             raise SourceError(
-                f"{spec.where} has wal_level {level}, and changes of rows are in its log with wal_level logical only. As "
-                "a superuser: ALTER SYSTEM SET wal_level = logical; then restart the server"
+                f"{spec.where} has wal_level {level}, with which its log lacks the changes of rows. As a "
+                "superuser: ALTER SYSTEM SET wal_level = logical; then restart the server"
             )
         ((allowed,),) = ask(
-            "SELECT rolsuper OR rolreplication OR EXISTS (SELECT FROM pg_roles g WHERE g.rolname IN ('rds_replication') "
+            "SELECT rolsuper OR rolreplication OR EXISTS (SELECT FROM pg_roles g WHERE g.rolname = 'rds_replication' "
             "AND pg_has_role(r.oid, g.oid, 'member')) FROM pg_roles r WHERE rolname = current_user"
         )
         if not allowed:
             raise SourceError(
                 f"{spec.where}: user {spec.user} may not read the log. As a superuser: "
-                f'ALTER ROLE "{spec.user}" REPLICATION'
+                f'ALTER ROLE "{spec.user}" REPLICATION;'
             )
 
     def _matched(self, ask: Any) -> list[tuple[SourceTableSpec, _Table]]:
@@ -157,12 +187,13 @@ class PostgresDatabase:
             "SELECT n.nspname, c.relname, c.relreplident, c.relkind, "
             "array(SELECT a.attname FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(n, o), pg_attribute a "
             "WHERE i.indrelid = c.oid AND (CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) "
-            "AND a.attrelid = c.oid AND a.attnum = k.n ORDER BY k.o)::text[] "
+            "AND a.attrelid = c.oid AND a.attnum = k.n ORDER BY k.o)::text[], "
+            "EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') "
             "AND NOT c.relispartition AND n.nspname NOT IN ('pg_catalog', 'information_schema') "
             "AND n.nspname NOT LIKE 'pg_toast%' AND c.relpersistence = 'p'"
         )
-        there = [_Table(f"{s}.{t}", s, t, i, tuple(k), kind == "p") for s, t, i, kind, k in rows]
+        there = [_Table(f"{s}.{t}", s, t, i, tuple(k), kind == "p", has) for s, t, i, kind, k, has in rows]
         there = [t for t in there if not any(fnmatch.fnmatchcase(t.name, e) for e in self.spec.exclude)]
         exact = {t.name: t for t in there}
         result: list[tuple[SourceTableSpec, _Table]] = []
@@ -184,15 +215,15 @@ class PostgresDatabase:
         if found.identity == "n" or not found.key:
             # As soon as such a table is published, Postgres itself refuses its updates and deletes.
             raise SourceError(
-                f"{self.spec.where}: the log does not identify the rows of {found.name} (no replica identity), and once "
-                f"it is published, Postgres refuses to change its rows. Give it a primary key, or: {full}"
+                f"{self.spec.where}: the log does not identify the rows of {found.name} (no replica identity). Once "
+                f"it is published, Postgres itself refuses to change its rows. Give it a primary key, or: {full};"
             )
         wanted = [k for k in declared.keys if set(k) <= set(found.key)]
         if declared.by_row or (declared.keys and not wanted):
             key = "all columns" if declared.by_row else " or ".join(", ".join(k) for k in declared.keys)
             raise SourceError(
                 f"{self.spec.where}: rows of {found.name} are to be identified by {key}, and of a deleted row the log "
-                f"has only {', '.join(found.key)}. Declare this as its `key`, or: {full}"
+                f"has only {', '.join(found.key)}. Declare this as its `key`, or: {full};"
             )
 
     def _ensure_publication(self, ask: Any, tables: Sequence[_Table]) -> None:
@@ -214,12 +245,12 @@ class PostgresDatabase:
         if not has_all:
             raise SourceError(
                 f"{spec.where}: publication {spec.publication} leaves out some kinds of changes: "
-                f"ALTER PUBLICATION \"{spec.publication}\" SET (publish = 'insert, update, delete, truncate')"
+                f"ALTER PUBLICATION \"{spec.publication}\" SET (publish = 'insert, update, delete, truncate');"
             )
         if not via_root and any(t.is_partitioned for t in tables):
             raise SourceError(
                 f"{spec.where}: publication {spec.publication} publishes partitions instead of their tables: "
-                f'ALTER PUBLICATION "{spec.publication}" SET (publish_via_partition_root = true)'
+                f'ALTER PUBLICATION "{spec.publication}" SET (publish_via_partition_root = true);'
             )
         published = {
             f"{s}.{t}"
@@ -235,13 +266,18 @@ class PostgresDatabase:
     def _do(self, ask: Any, statement: str, why: str) -> None:
         import psycopg2
 
+        if not self.prepares:
+            raise SourceError(
+                f"{self.spec.where}: {why}. `lake-assets serve` runs this if user {self.spec.user} owns the tables: "
+                f"{statement};"
+            )
         try:
             ask(statement)
         except psycopg2.Error as e:
             text = " ".join(str(e).split())
             raise SourceError(
-                f"{self.spec.where}: {why}, and user {self.spec.user} cannot change that ({text}). As the tables' owner: "
-                f"{statement}"
+                f"{self.spec.where}: {why}, and user {self.spec.user} cannot change that ({text}). As the tables' "
+                f"owner: {statement};"
             ) from e
 
     def _check_slot(self, ask: Any, offset: Any) -> None:
@@ -289,9 +325,8 @@ class PostgresDatabase:
 
     def _gap_advice(self) -> str:
         return (
-            "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in the "
-            f"stream's `source` (and drop the slot if there is one: SELECT pg_drop_replication_slot('{self.spec.slot}')); "
-            "rows that were deleted meanwhile are reported by the final tables, and `lake-assets verify` finds them"
+            "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in "
+            "the stream's `source`. Final tables keep rows that were deleted meanwhile, and say so in `status`"
         )
 
 

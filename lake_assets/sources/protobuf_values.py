@@ -215,7 +215,7 @@ def _compiled(text: str, references: Mapping[str, str]) -> list[Any]:
     except ImportError:
         raise SourceError(
             "the schema registry has the schemas of Protobuf as text only, and the compiler that reads them is not "
-            "installed: pip install grpcio-tools"
+            "installed: pip install 'lake-assets[kafka-protobuf]'"
         ) from None
     known = {f.name for f in _well_known()}
     with tempfile.TemporaryDirectory(prefix="lake-assets-proto-") as folder:

@@ -198,13 +198,14 @@ def test_a_second_service_of_another_home_is_noticed(
     kafka: Broker, topic: str, stream: Callable[..., Stream], monkeypatch: Any
 ) -> None:
     from lake_assets.ingest.raw.live_landing import LiveLanding
+    from lake_assets.service.live_service import NAME
 
     kafka.create(topic)
     kafka.send(topic, event(1))
     landed = stream(topic)
     with landed.served() as service:
         landed.landed(1)
-        other = LiveLanding(landed.lake, landed.spec, "live")
+        other = LiveLanding(landed.lake, landed.spec, NAME)
         other.land([], other.start())
         kafka.send(topic, event(2))
         until(lambda: "another service" in service.state.error or len(landed.rows()) == 2, "the other one")

@@ -9,12 +9,11 @@ from typing import Any
 
 from lake_assets import Lake, Pipeline
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.service.live_service import live_specs, source_of
-from lake_assets.service.stream_service import StreamService
+from lake_assets.service.live_service import live_specs
 from tests.support.apicurio import Registry
 from tests.support.connect_converters import encoded
 from tests.support.kafka import Broker
-from tests.support.kafka_streams import until
+from tests.support.kafka_streams import service_of, until
 from tests.support.pipeline_files import write_pipeline
 from tests.support.pipeline_runs import run
 from tests.support.recorded_events import avro_names, recorded
@@ -63,7 +62,7 @@ def _declared(kafka: Broker, topic: str, schemas: Registry) -> dict[str, Any]:
 
 def _land(lake: Lake, spec: RawSpec, records: int) -> None:
     stop = threading.Event()
-    service = StreamService(lake, spec, source_of(spec), stop)
+    service = service_of(lake, spec, stop)
     thread = threading.Thread(target=service.run)
     thread.start()
     try:

@@ -15,7 +15,8 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import offsets
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline
-from lake_assets.service.live_service import live_specs, source_of
+from lake_assets.service.live_service import NAME, live_specs, source_of
+from lake_assets.service.service_state import of_this_process
 from lake_assets.service.stream_service import StreamService
 from tests.support.kafka import Broker
 from tests.support.pipeline_files import write_pipeline
@@ -52,7 +53,7 @@ class Stream:
     def served(self) -> Generator[StreamService]:
         """Run its service within the context."""
         stop = threading.Event()
-        service = StreamService(self.lake, self.spec, source_of(self.spec), stop)
+        service = service_of(self.lake, self.spec, stop)
         thread = threading.Thread(target=service.run)
         thread.start()
         try:
@@ -69,7 +70,7 @@ class Stream:
     @property
     def offset(self) -> Any:
         """The committed offset."""
-        return (offsets(self.lake, RAW).get("live") or {}).get("at")
+        return (offsets(self.lake, RAW).get(NAME) or {}).get("at")
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the raw table, in their order."""
@@ -89,6 +90,12 @@ class Stream:
         """Wait until so many records are in the raw table; return its rows."""
         until(lambda: len(self.rows()) >= records, f"{records} records")
         return self.rows()
+
+
+def service_of(lake: Lake, spec: RawSpec, stop: threading.Event) -> StreamService:
+    """Return the service of a raw table, in this process."""
+    state = of_this_process(str(spec.table), "as the test declares it")
+    return StreamService(lake, spec, source_of(spec), stop, state, NAME)
 
 
 def until(condition: Callable[[], Any], what: str = "it", seconds: float = 180) -> Any:

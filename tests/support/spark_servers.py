@@ -6,7 +6,8 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lake_assets import LakeConfig
@@ -18,19 +19,27 @@ from tests.support.processes import free_port, started
 
 
 @contextlib.contextmanager
-def connect_address(folder: Path) -> Generator[str]:
+def connect_address(folder: Path, master: str = "local[2]") -> Generator[str]:
     """The address of a Spark Connect server that is up; it knows no lake of its own."""
     port, log = free_port(), folder / "server.log"
-    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | SHORT_JVM)
+    spark = SparkConfig(master=master, driver_memory="1g", conf=SMALL | SHORT_JVM | {"spark.executor.memory": "1g"})
     command, env = connect_server.command(LakeConfig(home=folder, spark=spark), port)
     with started(command, log, env) as process:
         wait_for_port(process, port, log)
         yield f"sc://127.0.0.1:{port}"
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A standalone cluster: the address of its master, and its workers."""
+
+    address: str
+    workers: Sequence[subprocess.Popen[bytes]]
+
+
 @contextlib.contextmanager
-def cluster_address(folder: Path) -> Generator[str]:
-    """The address of a standalone cluster's master, with one worker of two cores."""
+def cluster(folder: Path, workers: int = 1, cores: int = 2) -> Generator[Cluster]:
+    """A standalone cluster whose master is up."""
     port, log = free_port(), folder / "cluster.log"
     spark_class = str(spark_home() / "bin" / "spark-class")
     env = {"JAVA_HOME": str(find_java()), "SPARK_WORKER_DIR": str(folder / "work"), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -39,13 +48,21 @@ def cluster_address(folder: Path) -> Generator[str]:
         "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port()),
     ]  # fmt: skip
     worker = [
-        spark_class, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g",
-        "--webui-port", str(free_port()), f"spark://127.0.0.1:{port}",
+        spark_class, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", str(cores),
+        "--memory", "2g", f"spark://127.0.0.1:{port}",
     ]  # fmt: skip
-    with started(master, log, env) as process:
+    with started(master, log, env) as process, contextlib.ExitStack() as running:
         wait_for_port(process, port, log)
-        with started(worker, log, env):
-            yield f"spark://127.0.0.1:{port}"
+        ports = [["--webui-port", str(free_port())] for _ in range(workers)]
+        found = [running.enter_context(started([*worker[:-1], *p, worker[-1]], log, env)) for p in ports]
+        yield Cluster(f"spark://127.0.0.1:{port}", found)
+
+
+@contextlib.contextmanager
+def cluster_address(folder: Path) -> Generator[str]:
+    """The address of a standalone cluster's master, with one worker of two cores."""
+    with cluster(folder) as found:
+        yield found.address
 
 
 def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes import CATALOG_URI
-from tests.support.postgres import database, needs_postgres
+from tests.support.postgres import database
 
-pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.long, needs_postgres]
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.long]
 FILE = Path(__file__).parents[1] / "backfill" / "test_backfills.py"
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from tests.support.daily_job import PLAYS, job, killed, play, rows_of
-from tests.support.postgres import database, needs_postgres
+from tests.support.postgres import database
 from tests.support.processes import SMALL_SPARK, python, started
 
-pytestmark = [pytest.mark.system, pytest.mark.spark, needs_postgres]
+pytestmark = [pytest.mark.system, pytest.mark.spark]
 
 MODEL = """
 from lake_assets import Changes, model

@@ -1,0 +1,171 @@
+"""Postgres to final tables: how fast the first snapshot is, and how soon a change is there.
+
+    make bench-live ARGS="--rows 1000000 --rates 100 1000"
+
+*Snapshot*: a table of so many rows is read by the service until all are in raw, and then absorbed into final. Beside
+it, as the limit, the same rows by `COPY` into one Parquet file.
+
+*Changes*: transactions commit at each rate for some time, each inserting one row with the time of its commit (of the
+database's clock, as of all processes), while the service lands and a loop absorbs. Reported is the time from the COMMIT
+to the commit in raw, and in final. A rate that a single connection cannot keep is reported as it was.
+
+Needs a Postgres server's programs on PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from figures import cpu_seconds, show
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.lake import SparkConfig
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from tests.support.live_postgres import RAW, Database, Live, live_database
+
+TABLE = """
+CREATE TABLE users (
+    id bigint PRIMARY KEY, name text, city text, amount numeric(12,2), born date,
+    at timestamptz DEFAULT clock_timestamp()
+)
+"""
+ROWS = (
+    "INSERT INTO users SELECT i, 'name of ' || i, 'city ' || i %% 1000, i %% 100000 / 100.0, date '1970-01-01' "
+    "+ i::int %% 20000, clock_timestamp() FROM generate_series(1, %s) i"
+)
+
+
+def landed(lake: Lake) -> int:
+    """Return how many records are in raw."""
+    if not lake.exists(RAW):
+        return 0
+    snapshot = lake.table(RAW).current_snapshot()
+    summary = snapshot.summary if snapshot else None
+    return int(summary.additional_properties.get("total-records", 0)) if summary else 0
+
+
+def of_snapshot(live: Live, database: Database, rows: int) -> dict[str, float | str]:
+    """Return figures of the first snapshot."""
+    began, cpu = time.perf_counter(), cpu_seconds()
+    copied = io.BytesIO()
+    with database.connection.cursor() as cursor:
+        cursor.copy_expert("COPY users TO STDOUT (FORMAT csv)", copied)
+    copied.seek(0)
+    pq.write_table(pc.read_csv(copied), live.home / "copied.parquet")
+    limit, limit_cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    began, cpu = time.perf_counter(), cpu_seconds()
+    live.start()
+    while landed(live.lake) < rows:
+        time.sleep(0.2)
+    raw, raw_cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    began, cpu = time.perf_counter(), cpu_seconds()
+    live.pipeline.run(live.lake)
+    final, final_cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    return {
+        "snapshot: rows": rows,
+        "to raw: rows a second, a CPU second": f"{rows / raw:,.0f}, {rows / raw_cpu:,.0f}",
+        "raw to final: rows a second, a CPU second": f"{rows / final:,.0f}, {rows / final_cpu:,.0f}",
+        "to final: rows a second, a CPU second": f"{rows / (raw + final):,.0f}, {rows / (raw_cpu + final_cpu):,.0f}",
+        "COPY into Parquet: rows a second, a CPU second": f"{rows / limit:,.0f}, {rows / limit_cpu:,.0f}",
+    }
+
+
+class Committed:
+    """Transactions at a rate, in a thread of its own."""
+
+    def __init__(self, database: Database, rate: float, seconds: float, first: int) -> None:
+        self.connection, self.rate, self.seconds, self.first = database.connect(), rate, seconds, first
+        self.count = 0
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        """Commit until the time is over."""
+        began = time.perf_counter()
+        with self.connection.cursor() as cursor:
+            while (now := time.perf_counter() - began) < self.seconds:
+                if self.count > now * self.rate:
+                    time.sleep(0.001)
+                    continue
+                cursor.execute("INSERT INTO users (id, name) VALUES (%s, 'new')", (self.first + self.count,))
+                self.connection.commit()
+                self.count += 1
+        self.connection.close()
+
+
+def of_changes(live: Live, database: Database, rate: float, seconds: float, first: int) -> dict[str, float | str]:
+    """Return figures of changes at a rate."""
+    work, before, cpu = Committed(database, rate, seconds, first), landed(live.lake), cpu_seconds()
+    seen: list[tuple[float, int]] = []
+    work.thread.start()
+    while work.thread.is_alive() or _greatest(live) < first + work.count - 1:
+        live.pipeline.run(live.lake)
+        seen.append((time.time(), _greatest(live)))
+    work.thread.join()
+    at = dict(database("SELECT id, extract(epoch FROM at)::float FROM users WHERE id >= %s ORDER BY id", first))
+    raw = _of_raw(live, sorted(at.values()), before)
+    final = [next(t for t, greatest in seen if greatest >= i) - when for i, when in at.items()]
+    name = f"{rate:,.0f} a second"
+    return {
+        f"{name}: commits a second": work.count / seconds,
+        f"{name}: seconds to raw, median, 95 %": _text(raw),
+        f"{name}: seconds to final, median, 95 %": _text(final),
+        f"{name}: runs of the pipeline": len(seen),
+        f"{name}: CPU seconds for 1,000 changes": (cpu_seconds() - cpu) / work.count * 1000,
+    }
+
+
+def _greatest(live: Live) -> int:
+    return live.lake.spark().sql("SELECT max(id) FROM final.users").collect()[0][0]
+
+
+def _of_raw(live: Live, commits: Sequence[float], before: int) -> list[float]:
+    """Return the seconds from each commit to that of its record in raw, where records are in the order of the log."""
+    times: list[tuple[int, float]] = []
+    for snapshot in ancestors(live.lake.table(RAW)):
+        total = int(snapshot.summary.additional_properties["total-records"]) if snapshot.summary else 0
+        if total <= before:
+            break
+        times.append((total, snapshot.timestamp_ms / 1000))
+    times.reverse()
+    return [next(t for total, t in times if total > before + n) - at for n, at in enumerate(commits)]
+
+
+def _text(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.2f}, {sorted(seconds)[int(len(seconds) * 0.95)]:.2f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the snapshot")
+    parser.add_argument("--rates", type=float, nargs="*", default=[100.0, 1000.0], help="commits a second")
+    parser.add_argument("--seconds", type=float, default=60, help="how long changes are committed at each rate")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-live-") as home, live_database(TABLE) as database:
+        database(ROWS, args.rows)
+        lake = Lake(LakeConfig(home=Path(home), spark=SparkConfig(driver_memory="4g")))
+        lake.spark()
+        live = Live(lake, database, ["public.users"])
+        try:
+            figures = of_snapshot(live, database, args.rows)
+            first = args.rows + 1
+            for rate in args.rates:
+                figures |= of_changes(live, database, rate, args.seconds, first)
+                first += 10_000_000
+        finally:
+            live.end()
+            lake.spark().stop()
+    return show(figures, {})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
