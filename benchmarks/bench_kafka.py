@@ -2,9 +2,9 @@
 
     make bench-kafka ARGS="--records 200000"
 
-A topic of six partitions is filled before the service starts: events of Debezium's as JSON without schemas, as JSON with
-schemas, and as Avro whose schema is in a registry. Each is landed into a raw table of a new lake, with the default size
-of commits. What one record costs is split: fetched from the broker, decoded, and the rest, which is landing.
+A topic of six partitions is filled before the service starts: events of Debezium's as JSON without schemas, as JSON
+with schemas, and as Avro whose schema is in a registry. Each is landed into a raw table of a new lake, with the default
+size of commits. Beside it is what fetching and decoding a record take of it; the rest is landing.
 """
 
 from __future__ import annotations

@@ -228,9 +228,10 @@ LIVE_STATE_SECONDS = 2.0
 LIVE_STATE_OLD_SECONDS = 30.0
 # Debezium gets this long to end. [not measured]
 LIVE_CLOSE_SECONDS = 30.0
-# A broker or a schema registry has this long to answer; a schema that is unknown is asked for again for this long, since
-# a new one may not have reached each server of the registry, and from then on as often as this. [not measured]
+# A broker or a schema registry has this long to answer. [not measured]
 KAFKA_ANSWER_SECONDS = 10.0
+# A schema that is unknown is asked for again for this long, since a new one may not have reached each server of the
+# registry, and from then on as often as the second number says. [not measured]
 KAFKA_SCHEMA_SECONDS = 3.0
 KAFKA_SCHEMA_AGAIN_SECONDS = 60.0
 # New partitions and topics are looked for, and lag is told, this often. [not measured]

@@ -161,7 +161,9 @@ class Told:
             yield
         except KafkaException as e:
             raise self.error(e.args[0], what) from e
+        # What was told before belongs to a time when it did not answer.
         self.is_down = False
+        self.last.clear()
 
     def error(self, error: Any, what: str) -> Exception:
         """Return the error for one of librdkafka's."""
@@ -180,8 +182,8 @@ class Told:
     def refused(self, topic: str) -> SourceError:
         """Return the error for a topic that may not be read."""
         return SourceError(
-            f"{self.spec.where} does not let {self._who()} read topic {topic}: it needs the rights to DESCRIBE and READ "
-            "it"
+            f"{self.spec.where} does not let {self._who()} read topic {topic}, which takes the rights to DESCRIBE and "
+            "READ it"
         )
 
     def _who(self) -> str:

@@ -148,26 +148,21 @@ class Offsets:
         return self.declared is None or matching(topic, self.declared) is None
 
     def _follow_partition(self, name: str, known: TopicOffsets, p: int, there: Bounds, *, is_latest: bool) -> list[Gap]:
-        at = known.next[p]
+        at, where = known.next[p], f"partition {p} of topic {name}"
         if at == NEW:
             known.next[p] = there.high if is_latest else there.low
-            return []
-        if at < there.low:
+        elif at < there.low:
             known.next[p] = there.low
-            return [
-                Gap(
-                    name,
-                    f"partition {p} of topic {name} begins at offset {there.low:,}, and the next one to read is {at:,}: up "
-                    f"to {there.low - at:,} records were removed (retention.ms, retention.bytes) before they were read",
-                )
-            ]
-        if at > there.high:
+            text = (
+                f"{where} begins at offset {there.low:,}, and the next one to read is {at:,}: up to {there.low - at:,} "
+                "records were removed (retention.ms, retention.bytes) before they were read"
+            )
+            return [Gap(name, text)]
+        elif at > there.high:
             known.next[p] = there.high
-            return [
-                Gap(
-                    name,
-                    f"partition {p} of topic {name} ends at offset {there.high:,}, and was read up to {at:,}: the topic "
-                    "was deleted and created again, or its brokers have lost records",
-                )
-            ]
+            text = (
+                f"{where} ends at offset {there.high:,}, and was read up to {at:,}: the topic was deleted and created "
+                "again, or its brokers have lost records"
+            )
+            return [Gap(name, text)]
         return []

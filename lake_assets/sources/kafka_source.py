@@ -54,7 +54,7 @@ class KafkaSource:
         """See `LiveSource`: Kafka has no tables to ask for rows."""
         raise SourceError(
             f"{self.name}: rows of {', '.join(tables)} cannot be read again from topics of Kafka. Let their producer "
-            "send them again (Debezium: a snapshot by signal), or land the topics from their beginning into a new stream"
+            "send them again (Debezium: a snapshot by signal), or land the topics from their start into a new stream"
         )
 
     def measures(self) -> Mapping[str, object]:

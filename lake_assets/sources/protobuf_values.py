@@ -244,7 +244,7 @@ def _compiled(text: str, references: Mapping[str, str]) -> list[Any]:
 
 def _write(folder: Path, name: str, text: str) -> None:
     file = folder / name
-    if ".." in Path(name).parts or file.is_absolute() != folder.is_absolute() or Path(name).is_absolute():
+    if ".." in Path(name).parts or Path(name).is_absolute():
         raise SchemaError(f"its schema imports {name!r}, which is no name of a schema")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

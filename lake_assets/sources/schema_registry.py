@@ -96,9 +96,9 @@ class SchemaRegistry:
         where = self.spec.where
         try:
             request = urllib.request.Request(self.spec.url + path, headers=self._headers())
-            with urllib.request.urlopen(
-                request, timeout=thresholds.KAFKA_ANSWER_SECONDS, context=self._context()
-            ) as answer:
+            handlers = [_Here(), urllib.request.HTTPSHandler(context=self._context())]
+            opened = urllib.request.build_opener(*handlers)
+            with opened.open(request, timeout=thresholds.KAFKA_ANSWER_SECONDS) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as e:
             if e.code in (401, 403):
@@ -145,6 +145,13 @@ class SchemaRegistry:
             f"{self.spec.where} does not answer like a schema registry with Confluent's interface{detail}. Check `url` "
             "in the source's `registry`: some have that interface under a path (Apicurio: /apis/ccompat/v7)"
         )
+
+
+class _Here(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: what signs us in would be sent to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request."""
 
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:

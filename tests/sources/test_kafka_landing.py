@@ -148,6 +148,19 @@ def test_new_partitions_and_new_topics_of_a_pattern_are_read_from_their_beginnin
     assert landed.places()[2] == (f"{topic}.c", 0, 0)
 
 
+def test_a_pattern_that_matches_nothing_yet_waits(
+    kafka: Broker, topic: str, stream: Callable[..., Stream], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("lake_assets.lake.thresholds.KAFKA_REFRESH_SECONDS", 0.3)
+    landed = stream(f"{topic}.*", start="latest")
+    with landed.served() as service:
+        until(lambda: service.state.measures.get("partitions") == 0, "the start")
+        kafka.create(f"{topic}.late")
+        kafka.send(f"{topic}.late", event(1))
+        landed.landed(1)
+        assert service.state.error == ""
+
+
 def test_a_start_at_the_end_is_kept_before_anything_lands(
     kafka: Broker, topic: str, stream: Callable[..., Stream]
 ) -> None:

@@ -94,7 +94,7 @@ class Stream:
 
 def service_of(lake: Lake, spec: RawSpec, stop: threading.Event) -> StreamService:
     """Return the service of a raw table, in this process."""
-    state = of_this_process(str(spec.table), "as the test declares it")
+    state = of_this_process(str(spec.table), "as the test declares it", None)
     return StreamService(lake, spec, source_of(spec), stop, state, NAME)
 
 

@@ -17,7 +17,7 @@ _RESERVED = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\.(?!protocol).*|enable\.auto\..*|auto\.(offset|commit)\..*|"
     r"isolation\.level|enable\.partition\.eof|plugin\.library\.paths|.*_cb|stats_cb|logger"
 )
-_SECRET = re.compile(r".*(password|secret|key\.pem|token).*")
+_SECRET = re.compile(r".*(password|secret|key\.pem|oauthbearer\.config).*")
 _SECRET_ADVICE = "a secret does not belong into a file: write {env: NAME} and set the variable NAME"
 
 
