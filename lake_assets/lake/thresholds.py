@@ -251,6 +251,18 @@ LIVE_LOST_SECONDS = 5.0
 LIVE_SILENT_SECONDS = 120.0
 # Debezium gets this long to end. [not measured]
 LIVE_CLOSE_SECONDS = 30.0
+# A broker or a schema registry has this long to answer. [not measured]
+KAFKA_ANSWER_SECONDS = 10.0
+# A schema that is unknown is asked for again for this long, since a new one may not have reached each server of the
+# registry, and from then on as often as the second number says. [not measured]
+KAFKA_SCHEMA_SECONDS = 3.0
+KAFKA_SCHEMA_AGAIN_SECONDS = 60.0
+# New partitions and topics are looked for, and lag is told, this often. [not measured]
+KAFKA_REFRESH_SECONDS = 5.0
+# A commit holds this many bytes of records, unless one record alone has more; as many records are fetched at once, so
+# that the loop looks around in between. [not measured]
+KAFKA_BYTES_A_COMMIT = 32 << 20
+KAFKA_ROWS_A_POLL = 2_000
 
 # --- Backfills and jobs -----------------------------------------------------------------------------------------------
 

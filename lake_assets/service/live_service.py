@@ -16,6 +16,8 @@ from lake_assets.pipeline import Pipeline
 from lake_assets.service.service_state import of_this_process
 from lake_assets.service.stream_service import StreamService
 from lake_assets.sources.debezium_source import DebeziumSource, EngineSettings
+from lake_assets.sources.kafka_source import KafkaSource
+from lake_assets.sources.kafka_spec import KafkaSpec
 from lake_assets.sources.live_source import LiveSource
 from lake_assets.sources.live_specs import DatabaseSpec, MysqlSpec, PostgresSpec
 from lake_assets.sources.mysql_source import MysqlDatabase
@@ -47,6 +49,8 @@ def source_of(spec: RawSpec, *, prepares: bool = True) -> LiveSource:
             return DebeziumSource(PostgresDatabase(live, prepares=prepares), _settings(spec, live))
         case MysqlSpec() as live:
             return DebeziumSource(MysqlDatabase(live), _settings(spec, live))
+        case KafkaSpec() as live:
+            return KafkaSource(live, str(spec.table))
         case None:
             raise PipelineError(f"{spec.table} has no live source")
 

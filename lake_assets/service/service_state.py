@@ -93,6 +93,10 @@ class StreamState:
             facts.append(f"{behind:,.0f} s behind")
         if isinstance(lag := self.measures.get("slot_lag_bytes"), int) and lag >= 1 << 20:
             facts.append(f"{lag / 2**20:,.0f} MiB of the log unread")
+        if isinstance(lag := self.measures.get("lag"), int) and lag:
+            facts.append(f"{lag:,} records unread")
+        if gaps := self.measures.get("gaps"):
+            facts.append(f"records were lost, at last: {list(gaps)[-1] if isinstance(gaps, list) else gaps}")
         return ", ".join([self.state, *facts])
 
 

@@ -8,6 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
+class Undecodable(bytes):
+    """What is kept of a record that cannot be read, to be landed with the reason, as a reject.
+
+    Attributes:
+        problem: the reason.
+    """
+
+    problem: str
+
+    def __new__(cls, kept: bytes, problem: str) -> Undecodable:
+        """Return the record."""
+        record = super().__new__(cls, kept)
+        record.problem = problem
+        return record
+
+
 class Land(Protocol):
     """Commits records, with the offset after them, in one snapshot of the raw table."""
 
@@ -15,7 +31,7 @@ class Land(Protocol):
         """Return after the commit; try again for as long as the lake cannot be written to.
 
         Args:
-            records: in the stream's format; none: only the offset is committed.
+            records: in the stream's format, or `Undecodable`; none: only the offset is committed.
             offset: the offset after them.
             history: lines about the source's schema that it needs when it starts again. They are kept in the raw table.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.lake import thresholds
+from lake_assets.sources.kafka_spec import KafkaSpec
 
 
 @dataclass(frozen=True)
@@ -110,4 +111,4 @@ class MysqlSpec(DatabaseSpec):
         return f"{self.title} {self.database + ' ' if self.database else ''}on {self.host}:{self.port}"
 
 
-LiveSpec = PostgresSpec | MysqlSpec
+LiveSpec = PostgresSpec | MysqlSpec | KafkaSpec

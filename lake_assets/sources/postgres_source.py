@@ -57,6 +57,27 @@ class PostgresDatabase:
         """See `Database`: the log names the columns of each change."""
         return False
 
+    def check(self, offset: Any) -> Sequence[str]:
+        """See `Database`."""
+        self._starts_over = False
+        with self._connected() as ask:
+            self._check_server(ask)
+            tables = self._matched(ask)
+            for declared, found in tables:
+                self._check_identity(declared, found)
+            self._found = {found.name: found for _, found in tables}
+            self._ensure_publication(ask, [found for _, found in tables])
+            try:
+                self._check_slot(ask, offset)
+            except SourceGapError as e:
+                if self.spec.on_gap == "stop":
+                    raise
+                log.warning("%s. All rows are read again, as declared", e)
+                self._starts_over = True
+                if self.prepares:
+                    self._drop_slot(ask)
+        return sorted(self._found)
+
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
         """See `Database`."""
         spec = self.spec

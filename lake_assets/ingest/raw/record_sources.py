@@ -18,6 +18,7 @@ from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import as_record, fetched_ahead, records_of
 from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY
+from lake_assets.sources.live_source import Undecodable
 
 Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
 
@@ -139,8 +140,11 @@ class LiveBatch(Batch):
         for number, line in enumerate(self.history, 1):
             # Whole, however long: the source cannot go on without them.
             yield SCHEMA_HISTORY, as_record(number, line, replace(self.limits, record=max(len(line), 1)))
-        for number, record in enumerate(self.records, 1):
-            yield self.source_name, as_record(number, record, self.limits)
+        for number, raw in enumerate(self.records, 1):
+            record = as_record(number, raw, self.limits)
+            if isinstance(raw, Undecodable) and not record.problem:
+                record = record._replace(problem=raw.problem)
+            yield self.source_name, record
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""

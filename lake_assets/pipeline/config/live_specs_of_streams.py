@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+from lake_assets.pipeline.config.kafka_settings import KafkaSettings
 from lake_assets.pipeline.config.pipeline_config import Stream
 from lake_assets.pipeline.config.setting_types import seconds_of
 from lake_assets.pipeline.config.source_settings import DatabaseSettings, MysqlSettings, PostgresSettings
@@ -56,6 +57,8 @@ def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
                 server_id=settings.server_id or own,
                 sslmode=settings.sslmode,
             )
+        case KafkaSettings():
+            return settings.spec(f"lake_assets.{pipeline}.{stream.name}", stream.format, stream.max_rows)
         case None:
             return None
 

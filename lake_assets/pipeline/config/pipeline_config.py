@@ -156,8 +156,8 @@ class Stream(Batches, TableSettings, DumpSettings):
 
     @combination
     def _of_live_source(self) -> Iterator[str]:
-        if self.source and self.source.live:
-            name = self.source.live_name
+        # Topics may hold records of any format, and of tables that they name themselves.
+        if self.source and (name := self.source.live_name) and name != "kafka":
             if self.format != "debezium":
                 yield f"`source: {name}` gives records of `format: debezium`, and the format is {self.format}"
             if not self.tables:

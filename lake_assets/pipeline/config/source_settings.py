@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from lake_assets.lake import thresholds
+from lake_assets.pipeline.config.kafka_settings import KafkaSettings
+from lake_assets.pipeline.config.live_settings import Environment, LiveSettings
 from lake_assets.pipeline.config.setting_types import ColumnName, Columns, Duration, Strict, TableName, combination
 
 # Set by the product itself: another value would lose changes, or repeat them.
@@ -16,21 +18,6 @@ _RESERVED = re.compile(
     r"name|topic\.prefix|connector\.class|database\..*|offset\..*|slot\..*|publication\..*|table\.include\.list|"
     r"schema\.history\..*|snapshot\.mode|tombstones\.on\.delete|notification\..*|signal\..*|max\.batch\.size"
 )
-
-
-class Environment(Strict):
-    """The environment variable that holds a secret, which is never stored."""
-
-    env: str = Field(description="name of the environment variable", pattern=r"^\w+$")
-
-
-class LiveSettings(Strict):
-    """Settings of every server that is read live."""
-
-    max_wait: Duration = Field(
-        default=thresholds.LIVE_COMMIT_SECONDS,
-        description="time from one commit to the next, unless many changes are waiting (500ms is 0.5, 5s)",
-    )
 
 
 class DatabaseSettings(LiveSettings):
@@ -108,11 +95,11 @@ class MysqlSettings(DatabaseSettings):
 
 
 # By the names of the settings. Servers of MariaDB and MySQL need different connectors.
-_SERVERS = ("postgres", "mariadb", "mysql")
+_SERVERS = ("postgres", "mariadb", "mysql", "kafka")
 
 
 class StreamSource(Strict):
-    """Where records come from, instead of a folder: exactly one of `table`, `postgres`, `mariadb` and `mysql`."""
+    """Where records come from, instead of a folder: exactly one of `table`, `postgres`, `mariadb`, `mysql`, `kafka`."""
 
     table: TableName | None = Field(
         default=None, description="an Iceberg table to which another system appends: namespace.table in the catalog"
@@ -135,6 +122,9 @@ class StreamSource(Strict):
     postgres: PostgresSettings | None = Field(
         default=None, description="a Postgres database, whose changes `lake-assets serve` reads live"
     )
+    kafka: KafkaSettings | None = Field(
+        default=None, description="topics of Kafka, whose records `lake-assets serve` reads live"
+    )
 
     mariadb: MysqlSettings | None = Field(
         default=None, description="a MariaDB server, whose changes `lake-assets serve` reads live"
@@ -144,9 +134,9 @@ class StreamSource(Strict):
     )
 
     @property
-    def live(self) -> PostgresSettings | MysqlSettings | None:
+    def live(self) -> PostgresSettings | MysqlSettings | KafkaSettings | None:
         """The server that is read live; None: a table."""
-        return self.postgres or self.mariadb or self.mysql
+        return self.postgres or self.mariadb or self.mysql or self.kafka
 
     @property
     def live_name(self) -> str:
