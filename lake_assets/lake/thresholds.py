@@ -140,7 +140,7 @@ BYTES_A_BATCH = 64 << 20
 PARQUET_ROWS_A_BATCH = 10_000
 CSV_BYTES_A_BLOCK = 8 << 20
 # Objects of a store up to this size are read with one request each, this many at once; larger ones in parts of the
-# second size. [0064: bench_object_landing; the sizes are not measured]
+# second size. [0062: bench_object_landing; the sizes are not measured]
 OBJECT_BYTES_IN_MEMORY = 8 << 20
 OBJECT_BYTES_A_READ = 16 << 20
 OBJECTS_AT_ONCE = 16
