@@ -249,6 +249,8 @@ LIVE_MEASURE_SECONDS = 30.0
 # number and two heartbeats. [not measured]
 LIVE_LOST_SECONDS = 5.0
 LIVE_SILENT_SECONDS = 120.0
+# A log of the service that is larger when it starts is kept as the last one, and begun anew. [not measured]
+LIVE_LOG_BYTES = 10 << 20
 # Debezium gets this long to end. [not measured]
 LIVE_CLOSE_SECONDS = 30.0
 # A broker or a schema registry has this long to answer. [not measured]

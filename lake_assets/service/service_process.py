@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, thresholds
 from lake_assets.pipeline import Pipeline
 from lake_assets.runtime.private_files import make_private, write_private
 from lake_assets.runtime.processes import here, identity
@@ -22,8 +22,6 @@ from lake_assets.service import service_state
 from lake_assets.service.live_service import declared, live_specs, live_streams
 from lake_assets.service.service_state import StreamState
 
-# A log that is larger when a service starts is kept as the last one, and begun anew.
-_LOG_BYTES = 10 << 20
 _END_SECONDS = 60.0
 # A service that has just been started has not written its state yet; imports take seconds.
 _START_SECONDS = 60.0
@@ -88,7 +86,7 @@ def _start(lake: LakeBase, pipeline: Pipeline, folder: Path) -> subprocess.Popen
     file, log = folder / f"{pipeline.name}.yaml", folder / f"{pipeline.name}.log"
     attributes = {"name": pipeline.name, "streams": live_streams(pipeline)}
     write_private(file, yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": attributes}))
-    if log.exists() and log.stat().st_size > _LOG_BYTES:
+    if log.exists() and log.stat().st_size > thresholds.LIVE_LOG_BYTES:
         log.replace(log.with_suffix(".log.1"))
     owner = ",".join(map(str, identity()))
     with log.open("ab") as output:
