@@ -12,6 +12,7 @@ those of the raw table's step: what follows costs what the same number of events
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -108,7 +109,9 @@ def main() -> int:
         for turn in range(2):
             for name, values in (("by Spark", by_spark), ("in this process", here)):
                 dumps.write()
-                with mock.patch.multiple(thresholds, **values):
+                with contextlib.ExitStack() as stack:
+                    for threshold, value in values.items():
+                        stack.enter_context(mock.patch.object(thresholds, threshold, value))
                     records, seconds, cpu = dumps.run()
                 if turn:
                     figures[f"next dump, compared {name}, seconds"] = seconds
