@@ -156,8 +156,8 @@ RECORD_SHAPES = 1_000
 # [not measured]
 TOMBSTONE_RECORDS = 1_000
 
-# Two dumps of this many rows in all, of this many bytes as stored, are compared in this process.
-# [0063; bench_snapshots]
+# Two dumps of this many rows in all, of this many bytes as stored, are compared in this process, which holds them.
+# [0063; bench_snapshots at 400,000 rows: 3.7 instead of 14.4 CPU seconds]
 DUMP_LOCAL_ROWS = 500_000
 DUMP_LOCAL_BYTES = 64 << 20
 # Dumps are read in parts of this many rows, and compared by tasks that each read this many bytes of texts.

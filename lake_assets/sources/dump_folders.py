@@ -150,9 +150,12 @@ def _dump(folder: Path, rule: Completeness) -> FolderDump | None:
                             "write the table without partitions, with their columns in the files"
                         )
                     continue
-                stats[entry.name] = entry.stat()
+                # A link that leads nowhere is listed, so that reading it is an error.
+                stats[entry.name] = entry.stat(follow_symlinks=not entry.is_symlink())
     except FileNotFoundError:
-        return None
+        return None  # it is being removed
+    except OSError as e:
+        raise LandingFolderError(f"the dump {folder} cannot be read: {e.strerror}. Let this user read it") from e
     rows = sorted(n for n in stats if n[0] not in "._" and not n.endswith(_UNFINISHED) and n != rule.marker)
     newest = max((s.st_mtime for s in stats.values()), default=0.0)
     if rule.marker:

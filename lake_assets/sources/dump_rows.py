@@ -32,7 +32,7 @@ from lake_assets.formats.flat_rows import CHANGE_FEED, ROW, TEXT, TYPES
 from lake_assets.formats.format_base import decode
 from lake_assets.formats.types.text_types import widest
 from lake_assets.lake import thresholds
-from lake_assets.lake.column_spelling import caseless
+from lake_assets.lake.column_spelling import by_column, caseless
 from lake_assets.sources.row_texts import key_texts, longest, row_texts
 
 _R = TypeVar("_R", bound=Mapping[str, Any])
@@ -145,6 +145,7 @@ class DumpRows:
         """Return the rows of a snapshot of an Iceberg table."""
         scan = table.scan(snapshot_id=snapshot)
         schema = scan.projection().as_arrow()
+        _check_spelling(dump, schema.names)
         types = _checked(dump, {f.name: spark_type(f.type) for f in schema})
         columns = key.found(dump, [*types])
 
@@ -191,6 +192,7 @@ def _common_types(dump: str, schemas: Mapping[Path, pa.Schema]) -> dict[str, str
     """Return Spark's type of each column, the widest of all files."""
     types: dict[str, str] = {}
     for file, schema in schemas.items():
+        _check_spelling(str(file), schema.names)
         for column in schema:
             try:
                 kind = spark_type(column.type)
@@ -207,6 +209,15 @@ def _common_types(dump: str, schemas: Mapping[Path, pa.Schema]) -> dict[str, str
                 )
             types[column.name] = wide
     return _checked(dump, types)
+
+
+def _check_spelling(where: str, names: Sequence[str]) -> None:
+    """Raise UnsupportedEventError if two columns differ in upper and lower case only: they are one in the lake."""
+    if same := next((c for c in by_column(names).values() if len(c) > 1), None):
+        raise UnsupportedEventError(
+            f"{where} has the columns {' and '.join(same)}, which differ in upper and lower case only, and are one "
+            "column in the lake: rename one at the source, or leave it out of the dump"
+        )
 
 
 def _checked(where: str, row: _R) -> _R:
@@ -257,7 +268,8 @@ def _of_records(
         for file in files:
             try:
                 for number, row in enumerate(_rows_of(file, layout, limits, read)):
-                    if layout == "texts" and not number and key.columns:
+                    if layout == "texts" and not number:
+                        _check_spelling(str(file), [*row])
                         key.found(f"{dump}, {file.name}", [*row])
                     yield _key_of(row, key), _row_text(row)
             except InputError as e:

@@ -368,6 +368,14 @@ def a_column_of_feeds(feed: DumpFeed) -> None:
     feed.dump("2026-11-02", [{"id": 1, "_Change_Type": "insert"}])
 
 
+def columns_that_differ_in_case(feed: DumpFeed) -> None:
+    feed.dump("2026-11-02", [{"id": 1, "ID": 2}])
+
+
+def a_link_that_leads_nowhere(feed: DumpFeed) -> None:
+    (feed.dump("2026-11-02", TWO) / "part-1.parquet").symlink_to(feed.landing / "none")
+
+
 def a_large_row(feed: DumpFeed) -> None:
     feed.declare(max_record=1_000)
     feed.dump("2026-11-02", [{"id": 1, "n": "x" * 1_001}])
@@ -387,6 +395,8 @@ MISTAKES: list[tuple[Callable[[DumpFeed], None], type[LakeError], str]] = [
     (loose_files, LandingFolderError, "holds files that belong to no dump, such as part-0.parquet"),
     (folders_of_partitions, LandingFolderError, "country=DE is a folder within a dump"),
     (a_column_of_feeds, UnsupportedEventError, "has the column _Change_Type"),
+    (columns_that_differ_in_case, UnsupportedEventError, "has the columns id and ID, which differ in upper and lower"),
+    (a_link_that_leads_nowhere, LakeError, "part-1.parquet"),
     (a_large_row, InputTooLargeError, "a row has 1,018 bytes, and `max_record` is 1,000"),
 ]
 

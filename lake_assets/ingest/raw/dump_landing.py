@@ -145,7 +145,8 @@ class Dumps:
             except (InputError, KeyMissingError) as e:
                 if n == len(pending):
                     raise
-                self.skipped[dump.name] = f"{pending[n].name} takes its place, since it could not be absorbed: {e}"
+                first = str(e).partition(". ")[0]
+                self.skipped[dump.name] = f"{pending[n].name} takes its place, since it could not be absorbed: {first}"
             else:
                 file_ledger.catch_up(lake, spec.table)
         return landed
