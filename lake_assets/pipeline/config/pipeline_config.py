@@ -60,7 +60,9 @@ class SourceOfRecords(Strict):
 
 
 def _landing_text(value: object) -> object:
-    return landing_text(value) if isinstance(value, str | Path) else value
+    # A component's template ({{ env.LANDING }}) is checked once it is resolved.
+    is_template = isinstance(value, str) and ("{{" in value or "{%" in value)
+    return landing_text(value) if isinstance(value, str | Path) and not is_template else value
 
 
 LandingText = Annotated[str, BeforeValidator(_landing_text)]
