@@ -38,7 +38,9 @@ _JARS = """
 _SDK = "org.apache.iceberg:iceberg-aws-bundle:1.10.1"
 _WITH_S3 = _JARS.replace(
     "  </dependencies>",
-    '    <dependency org="org.apache.iceberg" name="iceberg-aws" rev="1.10.1" conf="default->master"/>\n  </dependencies>',
+    """    <dependency org="org.apache.iceberg" name="iceberg-aws" rev="1.10.1" conf="default->master"/>
+    <dependency org="dev.failsafe" name="failsafe" rev="3.3.2" conf="default->master"/>
+  </dependencies>""",
 )
 
 
