@@ -94,12 +94,13 @@ def _folders(server: StoreServer, home: Path, objects: int, tables: int) -> None
 def _upath(server: StoreServer) -> None:
     bucket: Bucket = new_bucket(server)
     bucket.put_many({f"in/{n:09}.jsonl": _line(n) for n in range(STATS)})
-    options = {
+    options: dict[str, Any] = {
+        "use_listings_cache": False,
         "key": "k",
         "secret": "s",
         "client_kwargs": {"endpoint_url": server.endpoint, "region_name": "us-east-1"},
     }
-    folder = UPath(f"{bucket.url}/in", use_listings_cache=False, **options)
+    folder: Any = UPath(f"{bucket.url}/in", **options)
     _measured(server, f"UPath: size of each of {STATS:,} objects", lambda: [p.stat().st_size for p in folder.iterdir()])
     spec = _spec(TableId.parse("raw.u"), f"{bucket.url}/in", False)
     with tempfile.TemporaryDirectory() as home:

@@ -14,7 +14,6 @@ from typing import Any
 import platformdirs
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from lake_assets.lake.config import AWS_BUNDLE
 from lake_assets.runtime.jars import resolve, spark_home
 from lake_assets.runtime.java import find_java
 
@@ -35,10 +34,13 @@ _JARS = """
 """
 
 
-# Tables in S3, with the SDK of the product's own jar.
+# Tables in S3, with the SDK of this version: the next ones have other classes.
+_SDK = "org.apache.iceberg:iceberg-aws-bundle:1.10.1"
 _WITH_S3 = _JARS.replace(
     "  </dependencies>",
-    '    <dependency org="org.apache.iceberg" name="iceberg-aws" rev="1.10.1" conf="default->master"/>\n  </dependencies>',
+    """    <dependency org="org.apache.iceberg" name="iceberg-aws" rev="1.10.1" conf="default->master"/>
+    <dependency org="dev.failsafe" name="failsafe" rev="3.3.2" conf="default->master"/>
+  </dependencies>""",
 )
 
 
@@ -51,7 +53,7 @@ class RestServer:
         # What Py4J is given is written to by threads of its own.
         self._log = (folder / "rest-server.log").open("w")
         port = launch_gateway(
-            classpath=":".join(map(str, [*_classpath(java, with_s3), *(resolve([AWS_BUNDLE]) if with_s3 else [])])),
+            classpath=":".join(map(str, [*_classpath(java, with_s3), *(resolve([_SDK]) if with_s3 else [])])),
             javaopts=["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
             java_path=str(java / "bin" / "java"),
             die_on_exit=True,

@@ -5,11 +5,12 @@ What needs a local folder, the home with its catalog, locks, notes and logs, kee
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from tests.support.object_store import SECRET, Bucket
-from tests.support.postgres import database, needs_postgres
+from tests.support.postgres import BIN, database
 from tests.support.processes import ROOT, SMALL_SPARK
 from tests.support.rest_server import RestServer
 
@@ -82,64 +83,69 @@ class LakeOnS3:
         found = Lake(self.config).table(table).scan(selected_fields=columns).to_arrow().to_pylist()
         return sorted(tuple(r[c] for c in columns) for r in found)
 
-    def check(self) -> None:
-        """Land, absorb, change, verify, and redo everything."""
-        run = ["run", str(self.pipeline)]
-        self.put("orders/0001.jsonl", *(line("I", n, f"n{n % 2}", n) for n in range(1, 7)))
-        self.put("users/0001.jsonl", line("I", 1, "u", 1))
-        self.commands(run, run)
-        assert self.rows("final.orders", "id", "name") == [(n, f"n{n % 2}") for n in range(1, 7)]
-        assert self.rows("final.users", "id", "name") == [(1, "u")]
-        self.put("orders/0002.jsonl", line("U", 1, "changed", 11), line("D", 2, "n0", 12))
-        self.put("users/0002.jsonl", line("U", 1, "v", 11))
-        printed = self.commands(
-            run,
-            *(["verify", t, "--pipeline", str(self.pipeline)] for t in ("final.orders", "final.users", "agg.by_name")),
-            ["status"],
-        )
-        assert printed.count("equal") >= 3
-        expected = [(1, "changed"), (3, "n1"), (4, "n0"), (5, "n1"), (6, "n0")]
-        assert self.rows("final.orders", "id", "name") == expected
-        assert self.rows("final.users", "id", "name") == [(1, "v")]
-        assert self.rows("agg.by_name", "name", "n") == [("changed", 1), ("n0", 2), ("n1", 2)]
-        for n in range(3, 6):
-            self.put(f"orders/{n:04}.jsonl", line("U", 3, f"at {n}", 10 + n))
-        self.commands(
-            run,
-            ["upkeep", "--pipeline", str(self.pipeline)],
-            ["backfill", "final.orders", "--pipeline", str(self.pipeline), "--all"],
-            ["erase", "--table", "final.orders", "--pipeline", str(self.pipeline), "--key", "id=4", "--yes"],
-            run,
-            *(["verify", t, "--pipeline", str(self.pipeline)] for t in ("final.orders", "final.users", "agg.by_name")),
-            ["repair"],
-        )
-        assert self.rows("final.orders", "id", "name") == [(1, "changed"), (3, "at 5"), (5, "n1"), (6, "n0")]
-        assert not [f for f in self.home.rglob("*") if f.suffix in (".parquet", ".avro")]
-        written = [f for f in self.home.rglob("*") if f.is_file() and SECRET.encode() in f.read_bytes()]
-        assert not written
+    def verified(self) -> list[list[str]]:
+        """The commands that compare each table with its sources."""
+        return [["verify", t, "--pipeline", str(self.pipeline)] for t in ("final.orders", "final.users", "agg.by_name")]
+
+    def check_secrets(self) -> None:
+        keys = self.bucket.all_keys()
+        contents = [self.bucket.server.client.get_object(Bucket=self.bucket.name, Key=k)["Body"].read() for k in keys]
+        contents += [f.read_bytes() for f in self.home.rglob("*") if f.is_file()]
+        assert not [c for c in contents if SECRET.encode() in c]
 
 
-def test_a_lake_with_a_catalog_in_sqlite(bucket: Bucket, tmp_path: Path) -> None:
-    LakeOnS3(bucket, tmp_path / "home", {}).check()
+@pytest.fixture(params=["sqlite", "postgres", "rest"])
+def lake(request: pytest.FixtureRequest, bucket: Bucket, tmp_path: Path) -> Iterator[LakeOnS3]:
+    with contextlib.ExitStack() as stack:
+        catalog: dict[str, str] = {}
+        if request.param == "postgres":
+            if BIN is None:
+                pytest.skip("there is no Postgres: put the folder of its programs on PATH")
+            catalog = {"type": "sql", "uri": stack.enter_context(database())}
+        elif request.param == "rest":
+            server = RestServer(tmp_path, with_s3=True)
+            stack.callback(server.close)
+            options = {
+                "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+                "warehouse": f"{bucket.url}/tables",
+                "s3.path-style-access": "true",
+                **bucket.server.options,
+                "client.region": "us-east-1",
+            }
+            catalog = stack.enter_context(server.catalog(tmp_path, **options))
+        yield LakeOnS3(bucket, tmp_path / "home", catalog)
 
 
-@needs_postgres
-def test_a_lake_with_a_catalog_in_postgres(bucket: Bucket, tmp_path: Path) -> None:
-    with database() as uri:
-        LakeOnS3(bucket, tmp_path / "home", {"type": "sql", "uri": uri}).check()
+def test_changes_go_from_a_landing_folder_in_s3_to_tables_in_s3(lake: LakeOnS3) -> None:
+    run, upkeep = ["run", str(lake.pipeline)], ["upkeep", "--pipeline", str(lake.pipeline)]
+    lake.put("orders/0001.jsonl", *(line("I", n, f"n{n % 2}", n) for n in range(1, 7)))
+    lake.put("users/0001.jsonl", line("I", 1, "u", 1))
+    lake.commands(run)
+    assert lake.rows("final.orders", "id", "name") == [(n, f"n{n % 2}") for n in range(1, 7)]
+    assert lake.rows("final.users", "id", "name") == [(1, "u")]
+    lake.put("orders/0002.jsonl", line("U", 1, "changed", 11), line("D", 2, "n0", 12))
+    lake.put("users/0002.jsonl", line("U", 1, "v", 11))
+    printed = lake.commands(run, *lake.verified(), upkeep, run, ["status"])
+    assert printed.count("equal: ") >= 3
+    assert lake.rows("final.orders", "id", "name") == [(1, "changed"), (3, "n1"), (4, "n0"), (5, "n1"), (6, "n0")]
+    assert lake.rows("final.users", "id", "name") == [(1, "v")]
+    assert lake.rows("agg.by_name", "name", "n") == [("changed", 1), ("n0", 2), ("n1", 2)]
+    assert not [f for f in lake.home.rglob("*") if f.suffix in (".parquet", ".avro")]
+    lake.check_secrets()
 
 
-def test_a_lake_with_a_rest_catalog(bucket: Bucket, tmp_path: Path) -> None:
-    server = RestServer(tmp_path, with_s3=True)
-    options = {
-        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-        "warehouse": f"{bucket.url}/tables",
-        "s3.path-style-access": "true",
-        **bucket.server.options,
-        "client.region": "us-east-1",
-    }
-    try:
-        with server.catalog(tmp_path, **options) as catalog:
-            LakeOnS3(bucket, tmp_path / "home", catalog).check()
-    finally:
-        server.close()
+def test_tables_in_s3_are_redone_and_erased_from(lake: LakeOnS3) -> None:
+    run = ["run", str(lake.pipeline)]
+    for n in range(1, 5):
+        lake.put(f"orders/{n:04}.jsonl", line("I", n, "a", n), line("U", 1, f"at {n}", 10 + n))
+        lake.put(f"users/{n:04}.jsonl", line("I", n, "u", n))
+    lake.commands(
+        run,
+        ["backfill", "final.orders", "--pipeline", str(lake.pipeline), "--all"],
+        ["erase", "--table", "final.orders", "--pipeline", str(lake.pipeline), "--key", "id=4", "--yes"],
+        run,
+        *lake.verified(),
+        ["repair"],
+    )
+    assert lake.rows("final.orders", "id", "name") == [(1, "at 4"), (2, "a"), (3, "a")]
+    lake.check_secrets()

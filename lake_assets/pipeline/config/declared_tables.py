@@ -382,7 +382,10 @@ def _matched(table: StreamTable) -> str:
 def _landing(lake: LakeBase, stream: Stream) -> Landing:
     folder = stream.landing or Path("landing") / stream.name
     by_name = stream.landing_order == "by-name"
-    return Landing.parse(folder, lake.config.home, schema=stream.folder_schema, by_name=by_name)
+    try:
+        return Landing.parse(folder, lake.config.home, schema=stream.folder_schema, by_name=by_name)
+    except ValueError as e:  # a template that nothing has resolved
+        raise PipelineError(f"stream {stream.name}: landing: {e}") from e
 
 
 def _with_readers(specs: list[Spec]) -> list[Spec]:

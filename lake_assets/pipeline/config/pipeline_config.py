@@ -41,7 +41,9 @@ from lake_assets.tables.specs import Limit
 
 
 def _landing_text(value: object) -> object:
-    return landing_text(value) if isinstance(value, str | Path) else value
+    # A component's template ({{ env.LANDING }}) is checked once it is resolved.
+    is_template = isinstance(value, str) and ("{{" in value or "{%" in value)
+    return landing_text(value) if isinstance(value, str | Path) and not is_template else value
 
 
 LandingText = Annotated[str, BeforeValidator(_landing_text)]
