@@ -38,9 +38,10 @@ from tests.support.kafka_streams import service_of
 
 PARTITIONS = 6
 REQUIRED: Mapping[str, Required] = {
-    "JSON without schemas: records a second": ("at least", 5_000),
-    "JSON with schemas: records a second": ("at least", 2_500),
-    "Avro: records a second": ("at least", 2_500),
+    "JSON without schemas: records a second": ("at least", 1_000),
+    "JSON with schemas: records a second": ("at least", 1_000),
+    "Avro: records a second": ("at least", 1_000),
+    "Avro: microseconds of CPU to decode one": ("at most", 100),
 }
 _MICROS = {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp", "connect.version": 1}
 _MONEY = {
