@@ -106,7 +106,7 @@ class KafkaClient:
     def bounds(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Bounds]:
         """Return what the brokers have of partitions."""
         from confluent_kafka import TopicPartition
-        from confluent_kafka.admin import OffsetSpec
+        from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage]
 
         sides: list[dict[tuple[str, int], int]] = []
         if not partitions:

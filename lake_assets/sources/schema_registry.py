@@ -150,7 +150,7 @@ class SchemaRegistry:
 class _Here(urllib.request.HTTPRedirectHandler):
     """Follows no redirection: what signs us in would be sent to another server."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
         """Return no request."""
 
 

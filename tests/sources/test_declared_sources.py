@@ -76,7 +76,7 @@ def test_the_password_is_read_when_it_is_needed(plain_lake: Lake, monkeypatch: p
     pipeline = Pipeline(config({"postgres": {**GOOD, "password": {"env": "SHOP"}}}))
     (spec,) = live_specs(plain_lake, pipeline)
     monkeypatch.setenv("SHOP", "hunter2")
-    assert spec.live is not None
+    assert isinstance(spec.live, PostgresSpec)
     assert spec.live.password == "hunter2"
     assert "hunter2" not in repr(spec) + repr(pipeline.config) + str(vars(spec))
 

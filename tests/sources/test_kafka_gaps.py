@@ -166,7 +166,7 @@ def test_a_topic_of_a_pattern_may_go_if_the_stream_continues(
 
 def _low(kafka: Broker, topic: str) -> int:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
+    from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage]
 
     (answer,) = kafka.admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
     return answer.result(20).offset

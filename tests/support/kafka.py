@@ -117,7 +117,7 @@ class Broker:
         return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka.admin import NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
         settings = {name.replace("_", "."): value for name, value in config.items()}
         until = time.monotonic() + 20
@@ -136,7 +136,7 @@ class Broker:
         done.result(20)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        from confluent_kafka.admin import NewPartitions
+        from confluent_kafka.admin import NewPartitions  # pyright: ignore[reportPrivateImportUsage]
 
         (done,) = self.admin.create_partitions([NewPartitions(topic, total)]).values()
         done.result(20)
