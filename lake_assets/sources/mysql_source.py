@@ -25,6 +25,9 @@ _LOST = (
     "could not find first log file", "could not find gtid state", "purged required binary logs", "required binary logs",
     "no longer available on", "slave has more gtids",
 )  # fmt: skip
+# Debezium quotes the statement that it cannot read.
+_STATEMENT = re.compile(r"with the statement '(.*?)'\n", re.DOTALL)
+_SHOWN = 300
 _CONNECTORS = {
     "mariadb": "io.debezium.connector.mariadb.MariaDbConnector",
     "mysql": "io.debezium.connector.mysql.MySqlConnector",
@@ -141,11 +144,14 @@ class MysqlDatabase:
                 f"{spec.where}: {text}. The table belongs to a database of which no table was read before, and it has "
                 "changed since. Declare it in a stream of its own"
             )
-        if "parsingexception" in lower or "no viable alternative" in lower or "mismatched input" in lower:
+        if "couldn't be parsed" in lower:
+            statement = _STATEMENT.search(text)
+            shown = " ".join(statement[1].split())[:_SHOWN] if statement else text
             return SourceError(
-                f"{spec.where}: Debezium cannot read a statement that changes the schema: {text}. If it is about none "
-                'of the declared tables, set `properties: {"schema.history.internal.skip.unparseable.ddl": "true"}` in '
-                "the stream's `source`, and remove this after the next start"
+                f"{spec.where}: Debezium cannot read a statement that changes the schema: {shown}. If it is about none of "
+                'the declared tables, set `properties: {"schema.history.internal.skip.unparseable.ddl": "true"}` in the '
+                "stream's `source`, and remove this after the next start: of a declared table, changes under the wrong "
+                "columns would follow"
             )
         return SourceUnavailableError(f"{spec.where} cannot be read any more: {text}")
 
