@@ -148,9 +148,9 @@ class MysqlDatabase:
             statement = _STATEMENT.search(text)
             shown = " ".join(statement[1].split())[:_SHOWN] if statement else text
             return SourceError(
-                f"{spec.where}: Debezium cannot read a statement that changes the schema: {shown}. If it is about none of "
-                'the declared tables, set `properties: {"schema.history.internal.skip.unparseable.ddl": "true"}` in the '
-                "stream's `source`, and remove this after the next start: of a declared table, changes under the wrong "
+                f"{spec.where}: Debezium cannot read a statement that changes the schema: {shown}. If it is about none "
+                'of the declared tables, set `properties: {"schema.history.internal.skip.unparseable.ddl": "true"}` in '
+                "the stream's `source`, and remove this after the next start: of a declared table, changes under the wrong "
                 "columns would follow"
             )
         return SourceUnavailableError(f"{spec.where} cannot be read any more: {text}")
@@ -238,8 +238,8 @@ class MysqlDatabase:
     def _gap_advice(self) -> str:
         return (
             "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in "
-            "the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and `lake-assets "
-            "verify` finds them. Positions in the log of another server do not compare: declare `order_by: _position` "
+            "the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and "
+            "`lake-assets verify` finds them. Positions in the log of another server do not compare: declare `order_by: _position` "
             "for the stream's tables as well then"
         )
 
