@@ -150,8 +150,8 @@ class MysqlDatabase:
             return SourceError(
                 f"{spec.where}: Debezium cannot read a statement that changes the schema: {shown}. If it is about none "
                 'of the declared tables, set `properties: {"schema.history.internal.skip.unparseable.ddl": "true"}` in '
-                "the stream's `source`, and remove this after the next start: of a declared table, changes under the wrong "
-                "columns would follow"
+                "the stream's `source`, and remove this after the next start: of a declared table, changes would be "
+                "read under the wrong columns"
             )
         return SourceUnavailableError(f"{spec.where} cannot be read any more: {text}")
 
@@ -239,8 +239,8 @@ class MysqlDatabase:
         return (
             "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in "
             "the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and "
-            "`lake-assets verify` finds them. Positions in the log of another server do not compare: declare `order_by: _position` "
-            "for the stream's tables as well then"
+            "`lake-assets verify` finds them. Positions in the log of another server do not compare: declare "
+            "`order_by: _position` for the stream's tables as well then"
         )
 
 
