@@ -46,7 +46,7 @@ class MysqlDatabase:
         self.kind = spec.product
         self._databases: Sequence[str] = ()
         self._is_encrypted = False
-        self._starts_over = False
+        self._starts_over, self._reads_rows = False, True
         self._can_signal = True
         self._measured, self._measures = 0.0, dict[str, object]()
         self._warned = set[str]()
@@ -74,6 +74,9 @@ class MysqlDatabase:
                     raise SourceGapError(f"{spec.where}: {text}. {self._gap_advice()}")
                 log.warning("%s: %s. All rows are read again", spec.where, text)
                 self._starts_over = True
+            # A first snapshot that was cut short begins again.
+            is_cut = any(at.get("snapshot") for _, at in (offset or {}).get("offsets", ()))
+            self._reads_rows = spec.snapshot == "initial" or self._starts_over or is_cut
             names = sorted(t.name for t in tables)
             self._check_new(offset, names)
             return names
@@ -99,7 +102,7 @@ class MysqlDatabase:
             "database.ssl.mode": _SSL[spec.product][self._is_encrypted],
             "database.include.list": ",".join(map(_pattern, self._databases)),
             "table.include.list": ",".join(map(_pattern, tables)),
-            "snapshot.mode": "no_data" if spec.snapshot == "none" else "initial",
+            "snapshot.mode": "initial" if self._reads_rows else "no_data",
             # Rows of tables are read again without a table for signals in the database.
             "read.only": "true",
             # After a lost connection, the service starts again from the last commit. On a connection that the connector
