@@ -105,6 +105,8 @@ class MysqlDatabase:
             "snapshot.mode": "initial" if self._reads_rows else "no_data",
             # Rows of tables are read again without a table for signals in the database.
             "read.only": "true",
+            # One part a heartbeat, while the server is quiet.
+            "incremental.snapshot.chunk.size": "10000",
             # After a lost connection, the service starts again from the last commit. On a connection that the connector
             # makes anew by itself, it repeats what it has read of a transaction.
             "connect.keep.alive": "false",
