@@ -111,8 +111,8 @@ def check_log_rights(ask: Ask, spec: MysqlSpec, *, is_snapshot: bool) -> None:
         has_monitor = True
     except pymysql.err.MySQLError:
         has_monitor = False
-    granted = " ".join(str(row[0]).split(" IDENTIFIED")[0] for row in ask("SHOW GRANTS") if " ON *.*" in str(row[0]))
-    granted = granted.upper()
+    lines = (str(row[0]).split(" IDENTIFIED")[0] for row in ask(_grants_statement(ask, spec)))
+    granted = " ".join(line for line in lines if " ON *.*" in line).upper()
     is_all = "ALL PRIVILEGES ON *.*" in granted
     needed = [] if has_monitor else [monitor]
     needed += [] if is_all or "REPLICATION SLAVE" in granted else ["REPLICATION SLAVE"]
@@ -125,6 +125,14 @@ def check_log_rights(ask: Ask, spec: MysqlSpec, *, is_snapshot: bool) -> None:
             f"{spec.where}: user {spec.user} lacks {' and '.join(needed)}. As an administrator: "
             f"GRANT {', '.join(needed)} ON *.* TO '{user}'@'{host}'"
         )
+
+
+def _grants_statement(ask: Ask, spec: MysqlSpec) -> str:
+    """Return what shows the rights, also those of the roles that are active. MariaDB shows these anyway."""
+    if spec.product == "mariadb":
+        return "SHOW GRANTS"
+    ((roles,),) = ask("SELECT CURRENT_ROLE()")
+    return "SHOW GRANTS" if str(roles) == "NONE" else f"SHOW GRANTS FOR CURRENT_USER() USING {roles}"
 
 
 def check_filters(ask: Ask, spec: MysqlSpec, databases: Iterable[str]) -> None:

@@ -25,6 +25,9 @@ _LOST = (
     "could not find first log file", "could not find gtid state", "purged required binary logs", "required binary logs",
     "no longer available on", "slave has more gtids",
 )  # fmt: skip
+# Debezium quotes the statement that it cannot read.
+_STATEMENT = re.compile(r"with the statement '(.*?)'\n", re.DOTALL)
+_SHOWN = 300
 _CONNECTORS = {
     "mariadb": "io.debezium.connector.mariadb.MariaDbConnector",
     "mysql": "io.debezium.connector.mysql.MySqlConnector",
@@ -43,7 +46,7 @@ class MysqlDatabase:
         self.kind = spec.product
         self._databases: Sequence[str] = ()
         self._is_encrypted = False
-        self._starts_over = False
+        self._starts_over, self._reads_rows = False, True
         self._can_signal = True
         self._measured, self._measures = 0.0, dict[str, object]()
         self._warned = set[str]()
@@ -71,6 +74,9 @@ class MysqlDatabase:
                     raise SourceGapError(f"{spec.where}: {text}. {self._gap_advice()}")
                 log.warning("%s: %s. All rows are read again", spec.where, text)
                 self._starts_over = True
+            # A first snapshot that was cut short begins again.
+            is_cut = any(at.get("snapshot") for _, at in (offset or {}).get("offsets", ()))
+            self._reads_rows = spec.snapshot == "initial" or self._starts_over or is_cut
             names = sorted(t.name for t in tables)
             self._check_new(offset, names)
             return names
@@ -100,9 +106,11 @@ class MysqlDatabase:
             "database.ssl.mode": _SSL[spec.product][self._is_encrypted],
             "database.include.list": ",".join(map(_pattern, self._databases)),
             "table.include.list": ",".join(map(_pattern, tables)),
-            "snapshot.mode": "no_data" if spec.snapshot == "none" else "initial",
+            "snapshot.mode": "initial" if self._reads_rows else "no_data",
             # Rows of tables are read again without a table for signals in the database.
             "read.only": "true",
+            # One part a heartbeat, while the server is quiet.
+            "incremental.snapshot.chunk.size": "10000",
             # After a lost connection, the service starts again from the last commit. On a connection that the connector
             # makes anew by itself, it repeats what it has read of a transaction.
             "connect.keep.alive": "false",
@@ -145,11 +153,14 @@ class MysqlDatabase:
                 f"{spec.where}: {text}. The table belongs to a database of which no table was read before, and it has "
                 "changed since. Declare it in a stream of its own"
             )
-        if "parsingexception" in lower or "no viable alternative" in lower or "mismatched input" in lower:
+        if "couldn't be parsed" in lower:
+            statement = _STATEMENT.search(text)
+            shown = " ".join(statement[1].split())[:_SHOWN] if statement else text
             return SourceError(
-                f"{spec.where}: Debezium cannot read a statement that changes the schema: {text}. If it is about none "
+                f"{spec.where}: Debezium cannot read a statement that changes the schema: {shown}. If it is about none "
                 'of the declared tables, set `properties: {"schema.history.internal.skip.unparseable.ddl": "true"}` in '
-                "the stream's `source`, and remove this after the next start"
+                "the stream's `source`, and remove this after the next start: of a declared table, changes would be "
+                "read under the wrong columns"
             )
         return SourceUnavailableError(f"{spec.where} cannot be read any more: {text}")
 
@@ -236,9 +247,9 @@ class MysqlDatabase:
     def _gap_advice(self) -> str:
         return (
             "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in "
-            "the stream's `source`; rows that were deleted meanwhile are reported by final tables, and `lake-assets "
-            "verify` finds them. Positions in the log of another server do not compare: declare `order_by: _position` "
-            "for the stream's tables as well then"
+            "the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and "
+            "`lake-assets verify` finds them. Positions in the log of another server do not compare: declare "
+            "`order_by: _position` for the stream's tables as well then"
         )
 
 

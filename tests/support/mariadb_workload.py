@@ -17,7 +17,7 @@ CREATE = (
     "CREATE TABLE marks (id int PRIMARY KEY)",
     # Read by nobody, with schemas that change as well.
     "CREATE TABLE unread (id int PRIMARY KEY)",
-    "INSERT INTO accounts (id, owner, amount, at) SELECT seq, concat('o', seq), seq, '2026-01-01' FROM seq_1_to_300",
+    "INSERT INTO accounts (id, owner, amount, at) SELECT seq, concat('o', seq), seq, '2026-01-01' FROM seq_1_to_80",
     "INSERT INTO people SELECT seq, concat('b', seq % 5), seq FROM seq_1_to_60",
     "INSERT INTO notes SELECT seq % 7, concat('y', seq % 3) FROM seq_1_to_20",
 )
@@ -75,7 +75,7 @@ class Workload:
             cursor.execute("ROLLBACK" if is_rolled_back else "COMMIT")
 
     def _id(self) -> int:
-        return self.random.randint(1, 400)
+        return self.random.randint(1, 100)
 
     def _accounts(self) -> list[str]:
         one, two, r = self._id(), self._id(), self.random
@@ -116,10 +116,10 @@ class Workload:
     def _large(self) -> list[str]:
         start = self.random.randint(2, 9) * 10_000
         return [
-            f"DELETE FROM accounts WHERE id BETWEEN {start} AND {start + 2500}",
-            f"INSERT INTO accounts (id, owner, amount) SELECT {start} + seq, 'large', seq FROM seq_1_to_2000",
-            f"UPDATE accounts SET amount = amount + 1 WHERE id BETWEEN {start} AND {start + 1500}",
-            f"DELETE FROM accounts WHERE id BETWEEN {start + 500} AND {start + 2500}",
+            f"DELETE FROM accounts WHERE id BETWEEN {start} AND {start + 500}",
+            f"INSERT INTO accounts (id, owner, amount) SELECT {start} + seq, 'large', seq FROM seq_1_to_400",
+            f"UPDATE accounts SET amount = amount + 1 WHERE id BETWEEN {start} AND {start + 300}",
+            f"DELETE FROM accounts WHERE id BETWEEN {start + 100} AND {start + 400}",
         ]
 
     def _truncate(self) -> list[str]:

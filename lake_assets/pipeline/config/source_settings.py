@@ -16,7 +16,7 @@ from lake_assets.pipeline.config.setting_types import ColumnName, Columns, Durat
 # Set by the product itself: another value would lose changes, or repeat them.
 _RESERVED = re.compile(
     r"name|topic\.prefix|connector\.class|database\..*|offset\..*|slot\..*|publication\..*|table\.include\.list|"
-    r"schema\.history\..*|snapshot\.mode|tombstones\.on\.delete|notification\..*|signal\..*|max\.batch\.size"
+    r"schema\.history\.(?!internal\.skip\.unparseable\.ddl$).*|snapshot\.mode|tombstones\.on\.delete|notification\..*|signal\..*|max\.batch\.size"
 )
 
 
