@@ -93,7 +93,7 @@ class KafkaClient:
             )
             for name, answer in asked.items():
                 try:
-                    described = answer.result()
+                    described = answer.result(2 * thresholds.KAFKA_ANSWER_SECONDS)
                 except KafkaException as e:
                     if e.args[0].name() in _GONE:
                         continue
@@ -120,7 +120,12 @@ class KafkaClient:
                 for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
             ]
             for answers in asked:
-                sides.append({(tp.topic, tp.partition): a.result().offset for tp, a in answers.items()})
+                sides.append(
+                    {
+                        (tp.topic, tp.partition): a.result(2 * thresholds.KAFKA_ANSWER_SECONDS).offset
+                        for tp, a in answers.items()
+                    }
+                )
         return {tp: Bounds(low, sides[1][tp]) for tp, low in sides[0].items()}
 
 
@@ -161,6 +166,8 @@ class Told:
             yield
         except KafkaException as e:
             raise self.error(e.args[0], what) from e
+        except TimeoutError as e:  # a broker that went away in between may never be answered for
+            raise SourceUnavailableError(f"{self.spec.where} does not answer about {what}. It is tried again") from e
         # What was told before belongs to a time when it did not answer.
         self.is_down = False
         self.last.clear()

@@ -169,8 +169,10 @@ class _Reading:
         self._tell_group()
 
     def close(self) -> None:
-        """End the consumer."""
-        self.consumer.close()
+        """End the consumer; one whose broker is away may not end, and nothing depends on it."""
+        closing = threading.Thread(target=self.consumer.close, name=f"close {self.source.name}", daemon=True)
+        closing.start()
+        closing.join(thresholds.KAFKA_ANSWER_SECONDS)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
