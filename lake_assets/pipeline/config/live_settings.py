@@ -19,5 +19,5 @@ class LiveSettings(Strict):
 
     max_wait: Duration = Field(
         default=thresholds.LIVE_COMMIT_SECONDS,
-        description="time from one commit to the next, unless many changes are waiting (500ms is 0.5, 5s)",
+        description="time from one commit to the next, unless many changes are waiting (0.5, 5s)",
     )
