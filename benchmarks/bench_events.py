@@ -33,6 +33,7 @@ from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw.landing import RawStep, land, land_records
 from lake_assets.ingest.records.parsing import parse
 from lake_assets.ingest.records.stream_routing import StreamRouter
@@ -253,7 +254,7 @@ def looks(home: Path, files: int) -> dict[str, float]:
     tombstone = '{"destination":"x","key":null,"value":null}\n'
     for i in range(files):
         (folder / f"{i:08}.jsonl").write_text(tombstone)
-    spec = RawSpec(TableId(("raw",), "many"), folder, "debezium", "bench")
+    spec = RawSpec(TableId(("raw",), "many"), Landing.parse(folder), "debezium", "bench")
     began = time.perf_counter()
     land(lake, spec)
     seconds = time.perf_counter() - began

@@ -109,6 +109,7 @@ class KafkaClient:
         from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage]
 
         sides: list[dict[tuple[str, int], int]] = []
+        specs: list[Any] = [OffsetSpec.earliest(), OffsetSpec.latest()]
         if not partitions:
             return {}
         with self.told.named("the offsets"):
@@ -117,7 +118,7 @@ class KafkaClient:
                     {TopicPartition(t, p): spec for t, p in partitions},
                     request_timeout=thresholds.KAFKA_ANSWER_SECONDS,
                 )
-                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+                for spec in specs
             ]
             for answers in asked:
                 sides.append(

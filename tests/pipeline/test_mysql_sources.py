@@ -35,12 +35,18 @@ def test_a_server_becomes_a_spec(product: str, monkeypatch: pytest.MonkeyPatch) 
     assert "s3cret" not in repr(spec)
 
 
+def server_id(pipeline: str, declared: Stream) -> int:
+    spec = live_spec(pipeline, declared)
+    assert isinstance(spec, MysqlSpec)
+    return spec.server_id
+
+
 def test_each_stream_reads_under_a_number_of_its_own() -> None:
     source = {"mariadb": {"user": "lake"}}
-    numbers = {live_spec(p, stream(source, name=n)).server_id for p in "ab" for n in ("shop", "crm")}
+    numbers = {server_id(p, stream(source, name=n)) for p in "ab" for n in ("shop", "crm")}
     assert len(numbers) == 4
     assert all(1 << 30 <= n < 1 << 31 for n in numbers)
-    assert live_spec("a", stream({"mariadb": {"user": "lake", "server_id": 12}})).server_id == 12
+    assert server_id("a", stream({"mariadb": {"user": "lake", "server_id": 12}})) == 12
 
 
 @pytest.mark.parametrize(

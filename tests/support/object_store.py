@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 import boto3
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
-from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from lake_assets import Lake, LakeConfig

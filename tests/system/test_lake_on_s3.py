@@ -18,7 +18,7 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from tests.support.object_store import SECRET, Bucket
-from tests.support.postgres import BIN, database
+from tests.support.postgres import database
 from tests.support.processes import ROOT, SMALL_SPARK
 from tests.support.rest_server import RestServer
 
@@ -99,8 +99,6 @@ def lake(request: pytest.FixtureRequest, bucket: Bucket, tmp_path: Path) -> Iter
     with contextlib.ExitStack() as stack:
         catalog: dict[str, str] = {}
         if request.param == "postgres":
-            if BIN is None:
-                pytest.skip("there is no Postgres: put the folder of its programs on PATH")
             catalog = {"type": "sql", "uri": stack.enter_context(database())}
         elif request.param == "rest":
             server = RestServer(tmp_path, with_s3=True)
