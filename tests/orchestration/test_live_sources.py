@@ -87,6 +87,7 @@ class Location:
 
 @pytest.mark.spark
 @pytest.mark.system
+@pytest.mark.long
 def test_the_sensor_keeps_the_service_running_and_the_other_one_absorbs(
     lake: Lake, database: Database, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
