@@ -13,10 +13,11 @@ STATEMENTS = re.compile(
     r"|CREATE BRANCH|REPLACE BRANCH|fast_forward|WRITE LOCALLY)\b"
 )
 CALLS = {"writeTo", "overwritePartitions", "insertInto", "saveAsTable", "delete_where"}
-# Commits beside the writer: what they move is no row of a table that a step computes.
+# Commits beside the writer: what they move is no row of a table that a step computes; and what is no commit.
 ELSEWHERE = {
     "tables/audits/audit_gate.py": "the branch of a failed batch",
     "tables/snapshot_retention.py": "how many snapshots main keeps",
+    "sources/mysql_checks.py": "SHOW CREATE TABLE, asked of a source's server",
 }
 
 

@@ -442,7 +442,7 @@ def test_another_process_that_lands_the_same_files_in_between_is_noticed(
 
     for where, name in (
         (file_ledger, "catch_up"), (new_files, "find"), (new_files, "listing"), (file_ledger, "seen_by"), (new_files, "unseen"),
-        (landing, "_commit"), (Table, "transaction"), (record_reading.RecordReading, "batches"), (record_sources, "records_of"),
+        (landing, "commit_batch"), (Table, "transaction"), (record_reading.RecordReading, "batches"), (record_sources, "records_of"),
         (file_ledger, "_state"), (file_ledger, "_pending"), (Table, "append"),
     ):  # fmt: skip
         file = write_lines(folder / f"new{name}.jsonl", lines(3)).name

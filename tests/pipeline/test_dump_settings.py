@@ -37,7 +37,7 @@ def test_right_settings_are_accepted() -> None:
         ([], {"max_deleted": "many"}, "'many' is not a limit"),
         ([], {"source": {"table": "a.b"}, "complete": "_SUCCESS"}, "`complete` is for dumps in a folder"),
         ([], {"source": {"table": "a.b", "order": ["o"], "on_gap": "append"}}, "`on_gap` and `order` in `source` are"),
-        ([], {"source": {"table": "a.b"}, "landing": "x"}, "from a folder .* or from a table"),
+        ([], {"source": {"table": "a.b"}, "landing": "x"}, "from a folder .* or from a `source`"),
         ([], {"flag": "aws-dms"}, "`flag` is for `format: change-set`"),
         ([], {"name": "t_dump"}, "would be the list of rows of the last dump"),
     ],

@@ -68,6 +68,7 @@ def test_retention_between_the_look_at_the_brokers_and_the_first_fetch(
     assert len(landed.rows()) == 5
 
 
+@pytest.mark.long  # the broker removes segments when it sees fit
 def test_real_retention_of_a_read_topic_is_no_gap(kafka: Broker, topic: str, stream: Callable[..., Stream]) -> None:
     kafka.create(topic, retention_ms="300", segment_ms="300")
     producer = kafka.producer(transactional_id=topic)
