@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from lake_assets import Lake
 from tests.support.cli import Done
 from tests.support.dumps import DumpFeed, stream
@@ -14,6 +16,7 @@ from tests.support.pipeline_files import write_pipeline
 ROWS = [{"id": 17, "n": "seventeen"}, {"id": 18, "n": "eighteen"}, {"id": 170, "n": "17"}]
 
 
+@pytest.mark.long
 def test_a_key_is_erased_from_the_kept_rows_as_well(lake: Lake, tmp_path: Path, call: Callable[..., Done]) -> None:
     feed = DumpFeed(lake)
     file = write_pipeline(tmp_path / "defs.yaml", {"name": "made_up", "streams": [stream()]})

@@ -60,6 +60,7 @@ def assert_once(landed: Stream, sent: int) -> None:
         assert of_partition == sorted(of_partition)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 6)])
 def test_a_service_that_is_killed_lands_each_record_once(
     kafka: Broker, topic: str, stream: Callable[..., Stream], tmp_path: Path, seed: int

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lake_assets import Lake, Pipeline
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.service.live_service import live_specs
@@ -21,6 +23,7 @@ from tests.support.recorded_events import avro_names, recorded
 TABLES = ("odd.public.all_types", "odd.public.by_index", "odd.public.toast_full")
 
 
+@pytest.mark.long
 def test_events_in_avro_and_in_json_become_the_same_tables(
     kafka: Broker, topic: str, schemas: Registry, lake: Lake, tmp_path: Path
 ) -> None:
