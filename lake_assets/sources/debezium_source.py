@@ -346,8 +346,7 @@ class _Consumer:
         if told.get("type") in kinds.get(told.get("aggregate_type"), ()):
             log.info("%s: %s", self.source.settings.name, text)
             more = told.get("additional_data") or {}
-            named = str(more.get("data_collections", "")).replace('"', "").split(",")
-            self.tables.update(t for t in self.source.tables for n in named if n.strip().endswith(t))
+            self.tables.update(named_tables(str(more.get("data_collections", "")), self.source.tables))
 
     def _wait(self) -> None:
         """Wait until the next commit is due, or a half-full queue asks for it."""
@@ -363,6 +362,13 @@ class _Consumer:
         if is_stopped:
             return
         raise database.failure(self.message or "Debezium ended without saying why")
+
+
+def named_tables(text: str, tables: Sequence[str]) -> set[str]:
+    """Return which source tables a notification of Debezium names: `shop.public.users, "public"."orders"`."""
+    named = [n.strip() for n in text.replace('"', "").split(",")]
+    # The database comes first, in the notation of some connectors.
+    return {t for t in tables for n in named if n == t or n.endswith(f".{t}")}
 
 
 def _record(event: Any, topic: str) -> bytes:
