@@ -174,6 +174,8 @@ class PostgresDatabase:
 
         try:
             yield ask
+        except psycopg2.Error as e:  # it has ended the connection, is a standby, ...
+            raise SourceUnavailableError(f"{spec.where} does not answer: {' '.join(str(e).split())}") from e
         finally:
             connection.close()
 

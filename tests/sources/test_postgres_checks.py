@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
+from lake_assets.sources.debezium_source import named_tables
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
 from lake_assets.sources.postgres_source import PostgresDatabase
 from tests.support import postgres
@@ -217,3 +218,19 @@ def test_measures_never_fail(spec: PostgresSpec, server: Database) -> None:
     server("SELECT pg_create_logical_replication_slot('slot_of_test', 'pgoutput')")
     assert set(database.measures()) == {"slot_lag_bytes"}
     assert "not known" in str(PostgresDatabase(replace(spec, port=free_port())).measures()["slot"])
+
+
+def test_a_statement_that_fails_is_an_error_of_the_source(spec: PostgresSpec) -> None:
+    database = PostgresDatabase(spec)
+    with (
+        pytest.raises(SourceUnavailableError, match="does not answer: division by zero"),
+        database._connected() as ask,  # pyright: ignore[reportPrivateUsage]
+    ):
+        ask("SELECT 1 / 0")
+
+
+def test_a_notification_names_tables_in_whole() -> None:
+    tables = ["public.users", "c.users", "public.orders"]
+    assert named_tables('shop.public.users, "public"."orders"', tables) == {"public.users", "public.orders"}
+    assert named_tables("public.users", tables) == {"public.users"}
+    assert named_tables("", tables) == set()
