@@ -136,6 +136,8 @@ def running_store() -> Generator[StoreServer]:
             return moto(environ, start_response)
         status, code = error
         start_response(status, [("Content-Type", "application/xml")])
+        if request.method == "HEAD":  # a body after it would be bytes that no client expects
+            return []
         return [f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>planted</Message></Error>".encode()]
 
     served = make_server("127.0.0.1", 0, app, threaded=True)
