@@ -18,7 +18,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-long lint _types _sizes format map bench lock clean
+.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long lint _types _sizes format map bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,11 +40,14 @@ ui: setup ## Start Dagster at http://127.0.0.1:3000 (other port: make ui PORT=30
 spark-server: setup ## Start a Spark Connect server that stays warm between runs
 	$(BIN)/lake-assets spark-server
 
-test: setup ## Run all tests but the long ones
-	$(PYTEST) -m "not long" --durations=30 --durations-min=15 $(ARGS)
+test: setup ## Run all tests but the long ones and those that need servers of their own
+	$(PYTEST) -m "not long and not servers" --durations=30 --durations-min=15 $(ARGS)
 
 test-fast: setup ## Run the tests that start neither Spark nor another program
 	$(PYTEST) -m "not spark and not system and not long" $(ARGS)
+
+test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB and a Spark cluster
+	VARIANTS=$(VARIANTS) $(PYTEST) -m "servers" -o faulthandler_timeout=7200 $(ARGS)
 
 # One in so many variants and histories of each test is run, every day others; VARIANTS=1: all of them.
 VARIANTS ?= 4

@@ -16,6 +16,8 @@ from tests.support.kafka import Broker
 from tests.support.kafka_streams import until
 from tests.support.pipeline_files import write_pipeline
 
+pytestmark = pytest.mark.servers
+
 SINK, RAW = TableId.parse("kafka.orders"), TableId.parse("raw.events")
 
 

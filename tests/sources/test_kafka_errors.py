@@ -19,6 +19,7 @@ from tests.support.pipeline_files import write_pipeline
 from tests.support.processes import free_port
 
 
+@pytest.mark.servers
 def test_an_unknown_topic(kafka: Broker, topic: str, stream: Callable[..., Stream]) -> None:
     kafka.create(topic)
     with pytest.raises(SourceError, match=f"has no topic {topic}x: did you mean {topic}"):
@@ -32,6 +33,7 @@ def test_a_broker_that_is_away(stream: Callable[..., Stream], monkeypatch: pytes
         stream("t", servers=f"127.0.0.1:{port}").check()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("password", "error", "text"),
     [
@@ -80,6 +82,7 @@ def test_signing_in(
     assert not given or given not in str(caught.value)
 
 
+@pytest.mark.servers
 def test_a_listener_that_expects_a_user(
     kafka: Broker, topic: str, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +91,7 @@ def test_a_listener_that_expects_a_user(
         stream(topic, servers=kafka.sasl_servers).check()
 
 
+@pytest.mark.servers
 def test_wrong_settings(kafka: Broker, topic: str, stream: Callable[..., Stream]) -> None:
     with pytest.raises(SourceError, match='No such configuration property: "no.such"'):
         stream(topic, properties={"no.such": "1"}).check()
@@ -95,6 +99,7 @@ def test_wrong_settings(kafka: Broker, topic: str, stream: Callable[..., Stream]
         stream(topic, security={"ca": "/no/such/file"}).check()
 
 
+@pytest.mark.servers
 def test_a_registry_that_is_away_or_none(
     kafka: Broker, topic: str, stream: Callable[..., Stream], schemas: Any, tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ from lake_assets.sources.kafka_source import KafkaSource
 from tests.support.kafka import Broker
 from tests.support.kafka_streams import Stream, until
 
+pytestmark = pytest.mark.servers
+
 
 def rows(count: int) -> list[dict[str, Any]]:
     source = {"schema": "public", "table": "orders", "lsn": 1}

@@ -17,6 +17,8 @@ from tests.support.kafka_streams import Stream, until
 from tests.support.processes import python, started
 from tests.support.seeds import long_seeds
 
+pytestmark = pytest.mark.servers
+
 PARTITIONS = 3
 
 

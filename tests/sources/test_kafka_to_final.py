@@ -20,6 +20,8 @@ from tests.support.pipeline_files import write_pipeline
 from tests.support.pipeline_runs import run
 from tests.support.recorded_events import avro_names, recorded
 
+pytestmark = pytest.mark.servers
+
 TABLES = ("odd.public.all_types", "odd.public.by_index", "odd.public.toast_full")
 
 

@@ -14,7 +14,7 @@ from tests.support.mariadb_server import PASSWORD, USER, Server, needs_mariadb, 
 from tests.support.processes import free_port
 
 pytest.importorskip("pymysql", reason="PyMySQL is missing: pip install 'lake-assets[mysql]'")
-pytestmark = [pytest.mark.system, needs_mariadb]
+pytestmark = [pytest.mark.servers, pytest.mark.system, needs_mariadb]
 HOST = "127.0.0.1"
 
 

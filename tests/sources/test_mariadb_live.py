@@ -11,7 +11,7 @@ import pytest
 from tests.support.live_mariadb import Live
 from tests.support.mariadb_server import Server, needs_debezium, needs_mariadb, server
 
-pytestmark = [pytest.mark.system, pytest.mark.long, needs_mariadb, needs_debezium]
+pytestmark = [pytest.mark.servers, pytest.mark.system, pytest.mark.long, needs_mariadb, needs_debezium]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.support.kafka import Broker
 from tests.support.kafka_streams import Stream, until
 from tests.support.recorded_events import avro_names, recorded
 
+pytestmark = pytest.mark.servers
+
 # What Connect's converter for JSON, by which the values get into the one for Avro, does not read back.
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 

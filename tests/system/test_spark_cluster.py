@@ -14,7 +14,7 @@ from lake_assets.examples import shop
 from tests.support.processes import python, started
 from tests.support.spark_servers import Cluster, cluster, connect_address
 
-pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.servers, pytest.mark.system, pytest.mark.spark, pytest.mark.long]
 
 
 def executors(of: Cluster) -> list[psutil.Process]:

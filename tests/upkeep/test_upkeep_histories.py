@@ -185,6 +185,7 @@ def test_a_step_waits_for_upkeep_of_its_table(lake: Lake, monkeypatch: pytest.Mo
     world.people.check()
 
 
+@pytest.mark.long
 def test_two_deployments_look_after_a_lake_while_it_changes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """On machines that share no folder: nothing but the checks of every commit keeps them apart."""
     monkeypatch.setattr(table_lock, "_opened", lambda *_: contextlib.nullcontext(None))
