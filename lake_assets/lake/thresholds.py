@@ -251,6 +251,11 @@ LIVE_LOST_SECONDS = 5.0
 LIVE_SILENT_SECONDS = 120.0
 # A log of the service that is larger when it starts is kept as the last one, and begun anew. [not measured]
 LIVE_LOG_BYTES = 10 << 20
+# The first rows of Postgres's tables are read by this many connections, in ranges of this many blocks (32 MiB), and are
+# handed over in batches of this many bytes of JSON. [not measured]
+LOAD_READERS = 4
+LOAD_BLOCKS = 4096
+LOAD_BYTES = 8 << 20
 # Debezium gets this long to end. [not measured]
 LIVE_CLOSE_SECONDS = 30.0
 # A broker or a schema registry has this long to answer. [not measured]

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lake_assets.errors import ConcurrentWriteError, LakeError, RejectedLimitError, SourceError
+from lake_assets.errors import ConcurrentWriteError, LakeError, RejectedLimitError, SourceError, SourceUnavailableError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.live_landing import LiveLanding
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.service import service_state
 from lake_assets.service.service_state import State, StreamState
-from lake_assets.sources.live_source import LiveSource, Progress, Stopped
+from lake_assets.sources.live_source import LiveSource, Progress, RowLoad, Stopped
 
 log = logging.getLogger(__name__)
 
@@ -88,15 +88,15 @@ class StreamService:
             self.stop.wait(pause)
             pause = min(2 * pause, thresholds.LIVE_RETRY_MOST_SECONDS)
 
-    def _land(self, records: Sequence[bytes], offset: Any, history: Sequence[bytes] = ()) -> None:
+    def _land(self, records: Sequence[bytes] | RowLoad, offset: Any, history: Sequence[bytes] = ()) -> None:
         """See `Land`: a lake that cannot be written to is tried again, while the source waits."""
         pause = thresholds.LIVE_RETRY_SECONDS
         while True:
             try:
                 with named_errors(self.spec.table):
-                    self.landing.land(records, offset, history)
+                    landed = self.landing.land(records, offset, history)
                 break
-            except (SourceError, RejectedLimitError):
+            except (SourceError, SourceUnavailableError, RejectedLimitError, Stopped):
                 raise
             except ConcurrentWriteError:  # upkeep, or a replay of rejects: the next try sees their commit
                 if self.stop.is_set():
@@ -109,10 +109,11 @@ class StreamService:
                 raise Stopped
             pause = min(2 * pause, thresholds.LIVE_RETRY_MOST_SECONDS)
         with self._lock:
-            self._recent.append((time.time(), len(records)))
+            count = landed.records if landed else 0
+            self._recent.append((time.time(), count))
             self.state = replace(
                 self.state,
-                records=self.state.records + len(records),
+                records=self.state.records + count,
                 commits=self.state.commits + 1,
                 committed=time.time(),
             )

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ import orjson
 from lake_assets.errors import SourceError
 from lake_assets.lake import thresholds
 from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
-from lake_assets.sources.live_source import Land, Progress, Stopped
+from lake_assets.sources.live_source import Land, Progress, RowLoad, Stopped
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
@@ -29,6 +30,37 @@ _NOTIFICATIONS = "lake_assets_notifications"
 _HEARTBEATS = "__debezium-heartbeat"
 # Among the lines about the schema: those before it are of a log that is no longer read.
 _ANEW = b'{"source":{"server":"lake_assets"},"databaseName":"","ddl":""}'
+
+
+class Load(RowLoad, Protocol):
+    """All rows of tables, read without Debezium.
+
+    Attributes:
+        lsn: the place in the log as of which the rows are.
+        micros: its time, in microseconds since 1970.
+        tables: the source tables whose rows are read; Debezium reads the others beside the changes.
+        progress: how far it is, for `status`.
+    """
+
+    @property
+    def lsn(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def micros(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def tables(self) -> Sequence[str]:
+        """See above."""
+        ...
+
+    @property
+    def progress(self) -> str:
+        """See above."""
+        ...
 
 
 class Database(Protocol):
@@ -56,6 +88,16 @@ class Database(Protocol):
     def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Return how all rows of tables are read beside their changes: names in Debezium's notation, by the kind of
         snapshot (INCREMENTAL, BLOCKING)."""
+        ...
+
+    def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[Load | None]:
+        """Return all rows of tables as of a place from which the log will be read, without Debezium.
+
+        None: Debezium is to read the rows.
+
+        Args:
+            name: the name of the engine.
+        """
         ...
 
     def needs_history(self) -> bool:
@@ -99,6 +141,7 @@ class DebeziumSource:
         self._engine: Any = None
         self._consumer: _Consumer | None = None
         self._requests: list[Sequence[str]] = []
+        self._loading: Load | None = None
 
     def check(self, offset: Any) -> None:
         """See `LiveSource`."""
@@ -110,6 +153,8 @@ class DebeziumSource:
             self.check(progress.offset)
         anew = self.database.starts_over()
         progress = Progress(None, progress.history) if anew else progress
+        if progress.offset is None and (offset := self._load(land, stop)):
+            progress = Progress(offset, progress.history)
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
             history = _History(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
@@ -141,6 +186,8 @@ class DebeziumSource:
         found: dict[str, object] = {}
         if self._engine is not None:
             found |= metrics(self.database.kind, self.settings.name)
+        if (load := self._loading) is not None:
+            found["snapshot"] = load.progress
         return {**found, **self.database.measures()}
 
     def queue_fill(self) -> float:
@@ -148,6 +195,20 @@ class DebeziumSource:
         streaming = bean_of(self.database.kind, self.settings.name, "streaming")
         total = streaming.get("QueueTotalCapacity")
         return 1 - streaming["QueueRemainingCapacity"] / total if total else 0.0
+
+    def _load(self, land: Land, stop: threading.Event) -> Any:
+        """Land all rows in one commit, if the database can be read without Debezium; return the offset after them."""
+        with self.database.load(self.tables, self.settings.name, stop) as load:
+            if load is None:
+                return None
+            at = {"lsn": load.lsn, "ts_usec": load.micros}
+            offset = {"offsets": [[{"server": self.settings.name}, at]], "tables": list(load.tables)}
+            self._loading = load
+            try:
+                land(load, offset)
+            finally:
+                self._loading = None
+        return offset
 
     def _signal(self, consumer: _Consumer) -> None:
         """Ask Debezium for the rows of tables that are read for the first time, or that somebody wants again."""

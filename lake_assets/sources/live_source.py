@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
 
 
 class Undecodable(bytes):
@@ -24,10 +26,34 @@ class Undecodable(bytes):
         return record
 
 
+class Rows(NamedTuple):
+    """Rows of a source table as records that differ in the row's own values alone.
+
+    Attributes:
+        table: the source table, as schema.table.
+        place: the place in the source's log that all rows have.
+        records: strings in the stream's format. None at all: all rows of the table have been handed over.
+        payloads: the same records without their schemas.
+    """
+
+    table: str
+    place: str
+    records: pa.Array[Any]
+    payloads: pa.Array[Any]
+
+
+class RowLoad(Protocol):
+    """All rows of some tables, as of one place in the source's log."""
+
+    def read(self) -> Iterator[Rows]:
+        """Yield all rows, each time it is called."""
+        ...
+
+
 class Land(Protocol):
     """Commits records, with the offset after them, in one snapshot of the raw table."""
 
-    def __call__(self, records: Sequence[bytes], offset: Any, history: Sequence[bytes] = ()) -> None:
+    def __call__(self, records: Sequence[bytes] | RowLoad, offset: Any, history: Sequence[bytes] = ()) -> None:
         """Return after the commit; try again for as long as the lake cannot be written to.
 
         Args:

@@ -6,8 +6,10 @@ import contextlib
 import logging
 import re
 import ssl
+import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,10 @@ class MysqlDatabase:
         self._can_signal = True
         self._measured, self._measures = 0.0, dict[str, object]()
         self._warned = set[str]()
+
+    def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[None]:
+        """See `Database`."""
+        return nullcontext()
 
     def needs_history(self) -> bool:
         """See `Database`: the log has the values of a row without their columns' names and types."""

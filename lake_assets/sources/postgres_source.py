@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import fnmatch
 import logging
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
-from lake_assets.sources.debezium_java import require
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
+from lake_assets.sources.postgres_connection import connected
+from lake_assets.sources.postgres_load import PostgresLoad, postgres_load
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,15 @@ class PostgresDatabase:
             kinds.setdefault(kind, []).append(f'"{table.schema}"."{table.table}"')
         return kinds
 
+    def load(
+        self, tables: Sequence[str], name: str, stop: threading.Event
+    ) -> AbstractContextManager[PostgresLoad | None]:
+        """See `Database`. Settings of Debezium's may change what it makes of values, so it reads the rows then."""
+        if self.spec.snapshot == "none" or self.spec.properties:
+            return nullcontext()
+        found = [self._found[t] for t in tables]
+        return postgres_load(self.spec, [(t.schema, t.table) for t in found], name, stop)
+
     def needs_history(self) -> bool:
         """See `Database`: the log names the columns of each change."""
         return False
@@ -60,7 +71,7 @@ class PostgresDatabase:
     def check(self, offset: Any) -> Sequence[str]:
         """See `Database`."""
         self._starts_over = False
-        with self._connected() as ask:
+        with connected(self.spec) as ask:
             self._check_server(ask)
             tables = self._matched(ask)
             for declared, found in tables:
@@ -106,7 +117,7 @@ class PostgresDatabase:
             "FROM pg_replication_slots WHERE slot_name = %s"
         )
         try:
-            with self._connected() as ask:
+            with connected(self.spec) as ask:
                 rows = ask(query, self.spec.slot)
         except (SourceError, SourceUnavailableError):
             return {"slot": "not known: the server does not answer"}
@@ -139,46 +150,6 @@ class PostgresDatabase:
 
     # --- checks -------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _connected(self) -> Generator[Any]:
-        """Yield a function that runs a statement and returns its rows."""
-        require("postgres", "psycopg2")
-        import psycopg2
-
-        spec = self.spec
-        try:
-            connection = psycopg2.connect(
-                host=spec.host,
-                port=spec.port,
-                dbname=spec.database,
-                user=spec.user,
-                password=spec.password or None,
-                sslmode=spec.sslmode,
-                connect_timeout=10,
-                application_name="lake_assets",
-            )
-        except psycopg2.OperationalError as e:
-            text = " ".join(str(e).split())
-            if "password" in text or "authentication" in text:
-                raise SourceError(
-                    f"{spec.where} refuses user {spec.user}: {text}. The password comes from the environment variable "
-                    f"{spec.password_from}, which is {'set' if spec.password else 'not set'}"
-                ) from e
-            raise SourceUnavailableError(f"{spec.where} does not answer: {text}") from e
-        connection.autocommit = True
-
-        def ask(statement: str, *values: object) -> list[tuple[Any, ...]]:
-            with connection.cursor() as cursor:
-                cursor.execute(statement, values or None)
-                return cursor.fetchall() if cursor.description else []
-
-        try:
-            yield ask
-        except psycopg2.Error as e:  # it has ended the connection, is a standby, ...
-            raise SourceUnavailableError(f"{spec.where} does not answer: {' '.join(str(e).split())}") from e
-        finally:
-            connection.close()
-
     def _check_server(self, ask: Any) -> None:
         spec = self.spec
         ((level,),) = ask("SHOW wal_level")
@@ -195,6 +166,18 @@ class PostgresDatabase:
             raise SourceError(
                 f"{spec.where}: user {spec.user} may not read the log. As a superuser: "
                 f'ALTER ROLE "{spec.user}" REPLICATION;'
+            )
+
+        empty = ask(
+            "SELECT n.nspname || '.' || t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE "
+            "t.typcategory = 'E' AND n.nspname <> 'pg_catalog' AND NOT EXISTS (SELECT FROM pg_enum WHERE "
+            "enumtypid = t.oid) ORDER BY 1"
+        )
+        if empty:
+            raise SourceError(
+                f"{spec.where} has types with which Debezium reads no table at all: {', '.join(t for (t,) in empty)} "
+                "(an enum without values, or a domain over an enum). Use the enum itself instead of the domain, with a "
+                "CHECK on the column, and drop such types"
             )
 
     def _matched(self, ask: Any) -> list[tuple[SourceTableSpec, _Table]]:

@@ -73,6 +73,16 @@ class Database:
                 return
             time.sleep(0.1)
 
+    def connect_and(self, statement: str) -> None:
+        """Run a statement in a connection of its own."""
+        connection = self.connect()
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        finally:
+            connection.close()
+
     def connect(self) -> Any:
         """Return a connection of its own."""
         return psycopg2.connect(host="127.0.0.1", port=self.port, user="lake", dbname="postgres")

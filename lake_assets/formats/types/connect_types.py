@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from lake_assets.formats.types.postgres_types import read_postgres
 from lake_assets.formats.types.text_types import (
     BEYOND_MICROS,
     DAY_IN_RANGE,
@@ -119,6 +120,8 @@ LOGICAL = {
 }
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+# The product's own: Postgres's text of a value whose type is the parameter `type`.
+POSTGRES = "lake_assets.postgres"
 
 
 def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
@@ -130,6 +133,8 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     name, kind = field.get("name"), field["type"]
     if name in LOGICAL:
         return LOGICAL[name]
+    if name == POSTGRES:
+        return read_postgres(field["parameters"]["type"])
     if name == DECIMAL:
         return _decimal(field.get("parameters", {}))
     if name == VARIABLE_DECIMAL:
@@ -264,6 +269,10 @@ def read_as_text(field: dict[str, Any]) -> Reading:
         scale = int(field.get("parameters", {}).get("scale", 0))
         return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))), is_base64=scale <= 0)
     typed = read_value(field)
+    if name == POSTGRES and typed.type == "binary":
+        return Reading("string", (*typed.steps, "base64({t})"))
+    if name == POSTGRES and typed.type.startswith("array"):
+        return Reading("string", (*typed.steps, "to_json({t})"))
     if not name or typed.type.startswith("array"):
         return Reading("string")
     if typed.type == "string":

@@ -11,9 +11,10 @@ from pyiceberg.expressions import EqualTo
 from lake_assets.errors import SourceError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import Landed, begun, commit_batch
-from lake_assets.ingest.raw.record_sources import LiveBatch
+from lake_assets.ingest.raw.record_sources import LiveBatch, LoadBatch
 from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY, offsets, stored
 from lake_assets.lake import LakeBase
+from lake_assets.sources.live_source import RowLoad
 
 
 class LiveLanding:
@@ -44,7 +45,7 @@ class LiveLanding:
         )
         return [r["record"].encode() for r in sorted(rows.to_arrow().to_pylist(), key=lambda r: r["position"])]
 
-    def land(self, records: Sequence[bytes], offset: Any, history: Sequence[bytes] = ()) -> Landed | None:
+    def land(self, records: Sequence[bytes] | RowLoad, offset: Any, history: Sequence[bytes] = ()) -> Landed | None:
         """Commit records with the offset after them; None: they are committed already.
 
         Raises:
@@ -64,7 +65,11 @@ class LiveLanding:
                     f"{spec.table}: another service has landed records of {self.name} meanwhile. One reads a source at "
                     "a time: end one of them"
                 )
-            batch = LiveBatch(records, history, self.name, {**there, self.name: entry}, spec.limits)
+            after = {**there, self.name: entry}
+            if isinstance(records, Sequence):
+                batch = LiveBatch(records, history, self.name, after, spec.limits)
+            else:
+                batch = LoadBatch(records, self.name, after, spec.limits)
             landed = commit_batch(lake, spec, raw, batch)
         self._expected, self._count = entry, self._count + 1
         return landed

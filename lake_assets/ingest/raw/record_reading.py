@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyiceberg.table import Table
 
 from lake_assets.formats import SourceTable
-from lake_assets.formats.event_model import Keyed
+from lake_assets.formats.event_model import Keyed, SnapshotRow
 from lake_assets.formats.files.limited_files import Record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.record_sources import Batch
@@ -31,6 +33,7 @@ from lake_assets.ingest.records.stream_routing import StreamRouter
 from lake_assets.ingest.records.stream_transactions import OpenTransactions
 from lake_assets.ingest.records.tombstones import Tombstones, topic_of
 from lake_assets.lake import thresholds
+from lake_assets.sources.live_source import Rows
 
 # Source table, file, line, text, problem, schema key, payload and transaction; the other columns are counted.
 Row = tuple[str | None, str, int, str, str | None, str | None, str | None, str | None]
@@ -66,6 +69,12 @@ class RecordReading:
         counts = Counter[str]()
         size = 0
         for file, record in batch.read():
+            if isinstance(record, Rows):
+                if rows:
+                    yield self._batch(rows, counts)
+                    rows, size = [], 0
+                yield from self._alike(file, record, counts)
+                continue
             routed = self._route(file, record)
             if routed.problem:
                 self.rejected += 1
@@ -104,6 +113,39 @@ class RecordReading:
             **self.tombstones.properties(),
             **self.databases.properties(),
         }
+
+    def _alike(self, file: str, rows: Rows, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of records that differ in the row's own values alone: the first one is routed for all."""
+        count = len(rows.records)
+        if not count:
+            last = SnapshotRow(rows.place, is_last=True)
+            self.snapshots.follow(rows.table, last, self.position, is_known=rows.table in self.routes)
+            return
+        routed = self._route(file, Record(counts[file] + 1, rows.records[0].as_py()))
+        if routed.problem:
+            self.rejected += count
+            self.first_reason = self.first_reason or f"{rows.table}: {routed.problem}"
+        values: dict[str, Any] = {
+            "position": np.arange(self.position, self.position + count),
+            "source_line": np.arange(counts[file] + 1, counts[file] + 1 + count),
+            "record": rows.records,
+            "payload": rows.payloads if not routed.problem else None,
+        }
+        alike = {
+            "source_table": routed.source_table, "source_file": file, "arrived_at": self.arrived_at,
+            "problem": routed.problem, "schema_key": routed.key,
+        }  # fmt: skip
+        arrays = [
+            pa.array(values[f.name], f.type)
+            if values.get(f.name) is not None
+            else pa.repeat(pa.scalar(alike.get(f.name), f.type), count)
+            for f in ARROW
+        ]
+        self.position += count
+        counts[file] += count
+        if routed.source_table:
+            self.arrived[routed.source_table] += count
+        yield pa.RecordBatch.from_arrays(arrays, schema=ARROW)
 
     def _route(self, file: str, record: Record) -> Routed:
         if record.problem:

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import orjson
+import pyarrow.compute
 
 from lake_assets.errors import InputError
 from lake_assets.formats.files.limited_files import Limits, Record
@@ -18,8 +19,10 @@ from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import as_record, fetched_ahead, records_of
 from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY
-from lake_assets.sources.live_source import Undecodable
+from lake_assets.sources.live_source import RowLoad, Rows, Undecodable
 
+# Arrow's functions have no types.
+pc: Any = pyarrow.compute
 Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
 
 
@@ -39,8 +42,8 @@ class Batch:
     bytes: int = 0
     source_name: str = ""
 
-    def read(self) -> Iterator[tuple[str, Record]]:
-        """Yield each record with the name of its file, source or snapshot."""
+    def read(self) -> Iterator[tuple[str, Record | Rows]]:
+        """Yield each record, or many that are alike, with the name of its file, source or snapshot."""
         raise NotImplementedError
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
@@ -145,6 +148,31 @@ class LiveBatch(Batch):
             if isinstance(raw, Undecodable) and not record.problem:
                 record = record._replace(problem=raw.problem)
             yield self.source_name, record
+
+    def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
+        """See `Batch`."""
+        self.properties[OFFSETS_PROPERTY] = json.dumps(self.offsets)
+
+
+class LoadBatch(Batch):
+    """All rows of tables of a live source; the offset after them is committed as it is given."""
+
+    def __init__(self, load: RowLoad, name: str, offsets: Mapping[str, Any], limits: Limits) -> None:
+        super().__init__(parts=1, source_name=name)
+        self.load, self.offsets, self.limits = load, offsets, limits
+
+    def read(self) -> Iterator[tuple[str, Record | Rows]]:
+        """See `Batch`."""
+        number = 0
+        for rows in self.load.read():
+            sizes = pc.binary_length(rows.records)
+            self.bytes += pc.sum(sizes).as_py() or 0
+            if len(rows.records) and pc.max(sizes).as_py() > self.limits.record:
+                for n, text in enumerate(rows.records.to_pylist(), number + 1):
+                    yield self.source_name, as_record(n, text.encode(), self.limits)
+            else:
+                yield self.source_name, rows
+            number += len(rows.records)
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""
