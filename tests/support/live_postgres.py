@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 import psycopg2
+from pyiceberg.expressions import EqualTo
 
 from lake_assets import Lake, Pipeline
 from lake_assets.service import service_state
@@ -140,6 +141,11 @@ class Live:
         self.process.kill()
         self.process.wait(30)
 
+    def abandon(self) -> None:
+        """Kill the service if it is there."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
     def end(self) -> None:
         """Let the service end."""
         if self.process is not None and self.process.poll() is None:
@@ -173,9 +179,9 @@ class Live:
         """Return the new images of the landed events of a table, in their order."""
         if not self.lake.exists(RAW):
             return []
-        rows = self.lake.table(RAW).scan(selected_fields=("position", "source_table", "record")).to_arrow().to_pylist()
-        rows = [r for r in sorted(rows, key=lambda r: r["position"]) if r["source_table"] == table]
-        values = [json.loads(r["record"])["value"]["payload"] for r in rows]
+        of_table = EqualTo("source_table", table)  # pyright: ignore[reportCallIssue]
+        rows = self.lake.table(RAW).scan(of_table, selected_fields=("position", "record")).to_arrow().to_pylist()
+        values = [json.loads(r["record"])["value"]["payload"] for r in sorted(rows, key=lambda r: r["position"])]
         return [{**(v["after"] or v["before"] or {}), "_op": v["op"]} for v in values]
 
     def assert_equal(self) -> None:
