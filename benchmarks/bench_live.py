@@ -2,14 +2,14 @@
 
     make bench-live ARGS="--rows 1000000 --rates 100 1000"
 
-*Snapshot*: a table of so many rows is read by the service until all are in raw, and then absorbed into final. Beside
-it, as the limit, the same rows by `COPY` into one Parquet file.
+*First load*: a table of so many rows is read by the service until all are in raw, and then absorbed into final. Beside
+it, the first `--events` rows as events of Debezium's own snapshot, and, as the limit, all rows by `COPY` into one
+Parquet file.
 
 *Changes*: transactions commit at each rate for some time, each inserting one row with the time of its commit (of the
 database's clock, as of all processes), while the service lands and a loop absorbs. Reported is the time from the COMMIT
 to the commit in raw, and in final. A rate that a single connection cannot keep is reported as it was.
 
-Needs a Postgres server's programs on PATH.
 """
 
 from __future__ import annotations
@@ -54,15 +54,19 @@ def landed(lake: Lake) -> int:
     return int(summary.additional_properties.get("total-records", 0)) if summary else 0
 
 
-def of_snapshot(live: Live, database: Database, rows: int) -> dict[str, float | str]:
-    """Return figures of the first snapshot."""
+def of_copy(home: Path, database: Database, rows: int) -> tuple[float, dict[str, float | str]]:
+    """Return the rows a second of a COPY into Parquet, and its figures."""
     began, cpu = time.perf_counter(), cpu_seconds()
     copied = io.BytesIO()
     with database.connection.cursor() as cursor:
         cursor.copy_expert("COPY users TO STDOUT (FORMAT csv)", copied)
     copied.seek(0)
-    pq.write_table(pc.read_csv(copied), live.home / "copied.parquet")
-    limit, limit_cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    pq.write_table(pc.read_csv(copied), home / "copied.parquet")
+    return _rates("COPY into Parquet", rows, time.perf_counter() - began, cpu_seconds() - cpu)
+
+
+def of_load(what: str, live: Live, rows: int) -> tuple[float, dict[str, float | str]]:
+    """Return the rows a second to raw, and the figures to raw and to final."""
     began, cpu = time.perf_counter(), cpu_seconds()
     live.start()
     while landed(live.lake) < rows:
@@ -71,13 +75,31 @@ def of_snapshot(live: Live, database: Database, rows: int) -> dict[str, float | 
     began, cpu = time.perf_counter(), cpu_seconds()
     live.pipeline.run(live.lake)
     final, final_cpu = time.perf_counter() - began, cpu_seconds() - cpu
-    return {
-        "snapshot: rows": rows,
-        "to raw: rows a second, a CPU second": f"{rows / raw:,.0f}, {rows / raw_cpu:,.0f}",
-        "raw to final: rows a second, a CPU second": f"{rows / final:,.0f}, {rows / final_cpu:,.0f}",
-        "to final: rows a second, a CPU second": f"{rows / (raw + final):,.0f}, {rows / (raw_cpu + final_cpu):,.0f}",
-        "COPY into Parquet: rows a second, a CPU second": f"{rows / limit:,.0f}, {rows / limit_cpu:,.0f}",
-    }
+    to_raw = _rates(f"{what} to raw", rows, raw, raw_cpu)
+    others = (("raw to final", final, final_cpu), ("to final", raw + final, raw_cpu + final_cpu))
+    return to_raw[0], to_raw[1] | dict(f for n, *used in others for f in _rates(f"{what}, {n}", rows, *used)[1].items())
+
+
+def _rates(what: str, rows: int, seconds: float, cpu: float) -> tuple[float, dict[str, float | str]]:
+    return rows / seconds, {f"{what}: rows a second, a CPU second": f"{rows / seconds:,.0f}, {rows / cpu:,.0f}"}
+
+
+def of_first_rows(live: Live, database: Database, rows: int, events: int) -> dict[str, float | str]:
+    """Return figures of the first load, of Debezium's snapshot of some rows, and of a COPY."""
+    limit, figures = of_copy(live.home, database, rows)
+    loaded, more = of_load("first load", live, rows)
+    figures |= more
+    database("CREATE TABLE part AS SELECT * FROM users WHERE id <= %s; ALTER TABLE part ADD PRIMARY KEY (id)", events)
+    with tempfile.TemporaryDirectory(prefix="bench-live-") as home:
+        lake = Lake(LakeConfig(home=Path(home), spark=live.lake.config.spark))
+        other = Live(lake, database, ["public.part"], slot="events", properties={"snapshot.fetch.size": "10240"})
+        try:
+            by_events, more = of_load("Debezium's snapshot", other, events)
+        finally:
+            other.end()
+    return (
+        figures | more | {"first load / Debezium's snapshot": loaded / by_events, "COPY / first load": limit / loaded}
+    )
 
 
 class Committed:
@@ -146,7 +168,8 @@ def _text(seconds: Sequence[float]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the snapshot")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the first load")
+    parser.add_argument("--events", type=int, default=100_000, help="rows that Debezium reads")
     parser.add_argument("--rates", type=float, nargs="*", default=[100.0, 1000.0], help="commits a second")
     parser.add_argument("--seconds", type=float, default=60, help="how long changes are committed at each rate")
     args = parser.parse_args()
@@ -156,7 +179,7 @@ def main() -> int:
         lake.spark()
         live = Live(lake, database, ["public.users"])
         try:
-            figures = of_snapshot(live, database, args.rows)
+            figures = of_first_rows(live, database, args.rows, args.events)
             first = args.rows + 1
             for rate in args.rates:
                 figures |= of_changes(live, database, rate, args.seconds, first)
