@@ -117,9 +117,12 @@ class LakeConfig(BaseSettings):
                 )
             self.catalog = {"type": "sql", "uri": f"sqlite:///{self.home / 'catalog.db'}"}
         if self.warehouse is None:
-            self.warehouse = self.catalog.get("warehouse") or (
-                file_url(self.home / "warehouse") if self.catalog.get("type") != "rest" else None
-            )
+            self.warehouse = self.catalog.get("warehouse")
+            if self.warehouse is None and self.catalog.get("type") == "glue":
+                # A folder of this machine would be registered where nobody else can read it.
+                raise ValueError("warehouse: a glue catalog needs one: name a place such as s3://bucket/tables")
+            if self.warehouse is None and self.catalog.get("type") != "rest":
+                self.warehouse = file_url(self.home / "warehouse")
         elif self.catalog.get("type", "sql") == "sql" and not urlparse(self.warehouse).scheme:
             # Spark and PyIceberg would resolve a relative path from different working directories.
             self.warehouse = file_url(Path(self.warehouse).expanduser().absolute())

@@ -178,3 +178,8 @@ def test_a_rest_catalog_decides_where_tables_live() -> None:
 
 def test_the_catalogs_own_warehouse_counts() -> None:
     assert LakeConfig(catalog={"type": "glue", "warehouse": "s3://w/"}).warehouse == "s3://w/"
+
+
+def test_a_glue_catalog_needs_a_warehouse() -> None:
+    with pytest.raises(ConfigError, match=r"warehouse: a glue catalog needs one: .*s3://bucket/tables"):
+        LakeConfig.load(catalog={"type": "glue", "client.region": "eu-central-1"})
