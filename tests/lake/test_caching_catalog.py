@@ -63,7 +63,7 @@ def conf(catalog: dict[str, str], **settings: str) -> dict[str, str]:
             {"type": "glue", "warehouse": "s3://w", "cache-enabled": "false"},
         ),
         (
-            {"type": "hive", "uri": "thrift://a:9083,thrift://b:9083", "warehouse": "s3://w", "s3.region": "eu",
+            {"uri": "thrift://a:9083,thrift://b:9083", "warehouse": "s3://w", "s3.region": "eu",
              "hive.hive2-compatible": "true"},
             {"type": "hive", "uri": "thrift://a:9083,thrift://b:9083", "warehouse": "s3://w", "client.region": "eu",
              "hive.hive2-compatible": "true", "io-impl": "org.apache.iceberg.io.ResolvingFileIO", "cache-enabled": "false"},
