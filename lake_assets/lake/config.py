@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,12 @@ AWS_BUNDLE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 _STORES = ("s3.", "gcs.", "adls.", "client.")
 
 _file_values: ContextVar[dict[str, Any]] = ContextVar("file_values", default={})  # noqa: B039 (never mutated)
+
+
+def catalog_kind(properties: Mapping[str, Any]) -> str:
+    """Return the type of a catalog with these properties; see `LakeConfig.kind`."""
+    inferred = {"http": "rest", "https": "rest", "thrift": "hive"}.get(urlparse(str(properties.get("uri", ""))).scheme)
+    return properties.get("type") or inferred or "sql"
 
 
 class SparkConfig(BaseModel):
@@ -117,13 +123,21 @@ class LakeConfig(BaseSettings):
                 )
             self.catalog = {"type": "sql", "uri": f"sqlite:///{self.home / 'catalog.db'}"}
         if self.warehouse is None:
-            self.warehouse = self.catalog.get("warehouse") or (
-                file_url(self.home / "warehouse") if self.catalog.get("type") != "rest" else None
-            )
-        elif self.catalog.get("type", "sql") == "sql" and not urlparse(self.warehouse).scheme:
+            self.warehouse = self.catalog.get("warehouse")
+            if self.warehouse is None and self.kind == "glue":
+                # A folder of this machine would be registered where nobody else can read it.
+                raise ValueError("warehouse: a glue catalog needs one: name a place such as s3://bucket/tables")
+            if self.warehouse is None and self.kind != "rest":
+                self.warehouse = file_url(self.home / "warehouse")
+        elif self.kind == "sql" and not urlparse(self.warehouse).scheme:
             # Spark and PyIceberg would resolve a relative path from different working directories.
             self.warehouse = file_url(Path(self.warehouse).expanduser().absolute())
         return self
+
+    @property
+    def kind(self) -> str:
+        """The type of the catalog; of one without it, the type that PyIceberg infers from the URI."""
+        return catalog_kind(self.catalog)
 
     @property
     def object_stores(self) -> dict[str, str]:
@@ -220,7 +234,7 @@ def _read(file: Path) -> dict[str, Any]:
         except ValueError as error:
             raise ConfigError(f"{file}: home: {error}") from error
     warehouse, catalog = content.get("warehouse"), content.get("catalog") or {}
-    is_sql = isinstance(catalog, dict) and catalog.get("type", "sql") == "sql"
+    is_sql = isinstance(catalog, dict) and catalog_kind(catalog) == "sql"
     if isinstance(warehouse, str) and is_sql and not urlparse(warehouse).scheme:
         content["warehouse"] = str(folder / Path(warehouse).expanduser())
     return content

@@ -72,13 +72,8 @@ def packages(config: LakeConfig) -> list[str]:
     uri = config.catalog.get("uri", "")
     # Beside a server, backfills have a catalog of their own in a SQLite file.
     jdbc = [POSTGRES_JDBC] if uri.startswith("postgres") else [SQLITE_JDBC]
-    in_s3 = config.scheme in _S3 or _kind(config) == "glue" or any(name.startswith("s3.") for name in config.catalog)
+    in_s3 = config.scheme in _S3 or config.kind == "glue" or any(name.startswith("s3.") for name in config.catalog)
     return [ICEBERG_RUNTIME, *jdbc, *([AWS_BUNDLE] if in_s3 else []), *config.spark.packages]
-
-
-def _kind(config: LakeConfig) -> str:
-    properties = config.catalog
-    return properties.get("type") or ("rest" if properties.get("uri", "").startswith("http") else "sql")
 
 
 def catalog_conf(config: LakeConfig) -> dict[str, str]:
@@ -90,7 +85,7 @@ def catalog_conf(config: LakeConfig) -> dict[str, str]:
         ConfigError: Spark has no counterpart of PyIceberg's catalog type.
     """
     properties = config.catalog
-    kind = _kind(config)
+    kind = config.kind
     conf = {"warehouse": config.warehouse} if config.warehouse else {}
     match kind:
         case "sql":

@@ -7,14 +7,18 @@ import socket
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.glue import GlueCatalog
+from pyiceberg.catalog.memory import InMemoryCatalog
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, SparkUnavailableError, TableNotFoundError
 from lake_assets.ingest.raw_tables import ensure_raw
-from lake_assets.lake import SparkConfig, TableId
-from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
+from lake_assets.lake import SparkConfig, TableId, lake_base
+from lake_assets.lake.config import AWS_BUNDLE, ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
 from lake_assets.lake.spark_session import catalog_conf, check_remote, java_options, packages, session_conf
 
 HOME = Path("/h")
@@ -58,8 +62,20 @@ def conf(catalog: dict[str, str], **settings: str) -> dict[str, str]:
             {"type": "glue", "warehouse": "s3://w"},
             {"type": "glue", "warehouse": "s3://w", "cache-enabled": "false"},
         ),
+        (
+            {"uri": "thrift://a:9083,thrift://b:9083", "warehouse": "s3://w", "s3.region": "eu",
+             "hive.hive2-compatible": "true"},
+            {"type": "hive", "uri": "thrift://a:9083,thrift://b:9083", "warehouse": "s3://w", "client.region": "eu",
+             "hive.hive2-compatible": "true", "io-impl": "org.apache.iceberg.io.ResolvingFileIO", "cache-enabled": "false"},
+        ),
+        (
+            {"type": "glue", "warehouse": "s3://w", "client.region": "eu", "glue.id": "123456789012",
+             "glue.endpoint": "http://glue", "client.assume-role.arn": "arn"},
+            {"type": "glue", "warehouse": "s3://w", "client.region": "eu", "glue.id": "123456789012",
+             "glue.endpoint": "http://glue", "client.assume-role.arn": "arn", "cache-enabled": "false"},
+        ),
     ],
-    ids=["embedded", "postgres", "rest", "hive", "glue"],
+    ids=["embedded", "postgres", "rest", "hive", "glue", "hive in s3", "another account's glue"],
 )  # fmt: skip
 def test_a_catalog_is_the_same_one_in_spark(catalog: dict[str, str], expected: dict[str, str]) -> None:
     assert conf(catalog) == expected
@@ -152,6 +168,34 @@ def test_a_missing_driver_is_named(
         CatalogUnavailableError, match=rf"catalog \({re.escape(kind)}\).*pip install 'pyiceberg\[{extra}"
     ):
         _ = Lake(config).catalog
+
+
+def test_a_glue_catalog_is_the_same_one_in_pyiceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    settings = {"type": "glue", "client.region": "eu-west-1", "glue.endpoint": "http://127.0.0.1:9"}
+    config = LakeConfig(home=tmp_path, warehouse="s3://w", catalog=settings, storage={"s3.endpoint": "http://store"})
+    catalog: Any = Lake(config).catalog
+    assert isinstance(catalog, GlueCatalog)
+    client = catalog.glue.meta
+    assert (client.region_name, client.endpoint_url) == ("eu-west-1", "http://127.0.0.1:9")
+    assert catalog.properties["warehouse"] == "s3://w"
+    assert catalog.properties["s3.endpoint"] == "http://store"
+    assert AWS_BUNDLE in packages(config)
+
+
+def test_the_settings_of_a_hive_catalog_reach_pyiceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: dict[str, str] = {}
+
+    def load(name: str, **properties: str) -> Catalog:
+        reached.update(properties, name=name)
+        return InMemoryCatalog(name)
+
+    monkeypatch.setattr(lake_base, "load_catalog", load)  # it would ask the metastore
+    settings = {"type": "hive", "uri": "thrift://hms:9083", "hive.kerberos-authentication": "true"}
+    config = LakeConfig(home=tmp_path, name="shop", warehouse="s3://w", catalog=settings, storage={"s3.region": "eu"})
+    _ = Lake(config).catalog
+    assert reached == {**settings, "name": "shop", "warehouse": "s3://w", "s3.region": "eu"}
 
 
 def test_a_missing_table_is_named_with_its_neighbours(plain_lake: Lake) -> None:

@@ -171,10 +171,16 @@ def test_a_file_read_earlier_does_not_affect_later_loads(tmp_path: Path) -> None
 
 
 def test_a_rest_catalog_decides_where_tables_live() -> None:
-    config = LakeConfig(catalog={"type": "rest", "uri": "http://localhost:8181"})
-    assert config.warehouse is None
-    assert not config.is_embedded
+    for catalog in ({"type": "rest", "uri": "http://localhost:8181"}, {"uri": "https://localhost:8181"}):
+        config = LakeConfig(catalog=catalog)
+        assert config.warehouse is None
+        assert not config.is_embedded
 
 
 def test_the_catalogs_own_warehouse_counts() -> None:
     assert LakeConfig(catalog={"type": "glue", "warehouse": "s3://w/"}).warehouse == "s3://w/"
+
+
+def test_a_glue_catalog_needs_a_warehouse() -> None:
+    with pytest.raises(ConfigError, match=r"warehouse: a glue catalog needs one: .*s3://bucket/tables"):
+        LakeConfig.load(catalog={"type": "glue", "client.region": "eu-central-1"})

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.processes import free_port
@@ -45,32 +46,75 @@ def unprivileged() -> str | None:
     return next(n for n in ("postgres", "nobody") if n in names)
 
 
+@dataclass
+class Server:
+    """A server of an empty cluster on a port of 127.0.0.1, which can be stopped and started again."""
+
+    folder: Path
+    port: int
+    settings: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    def initialize(self, superuser: str, password: str) -> None:
+        """Make the cluster. Without a password, everybody is let in."""
+        if user := unprivileged():
+            shutil.chown(self.folder, user)
+        secret = self.folder / "password"
+        secret.write_text(password)
+        way = ["-A", "scram-sha-256", "--pwfile", secret] if password else ["-A", "trust"]
+        options = ["-D", self.folder / "data", "-U", superuser, *way, "-E", "UTF8", "--locale=C", "--no-sync"]
+        command = [programs() / "initdb", *options]
+        subprocess.run(command, check=True, cwd=self.folder, user=user, stdout=subprocess.DEVNULL)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        found, flags = programs(), [f for name, value in self.settings.items() for f in ("-c", f"{name}={value}")]
+        command = [found / "postgres", "-D", self.folder / "data", "-c", f"port={self.port}", *flags]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder, user=unprivileged(), stdout=log, stderr=log)
+        ready = [found / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ready, check=False).returncode:
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End it, and with it all connections."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+
+    def restart(self) -> None:
+        """End it and start it again."""
+        self.stop()
+        self.start()
+
+
+@contextlib.contextmanager
+def server(superuser: str = "lake", password: str = "", **more: str) -> Generator[Server]:
+    """Run a server within the context.
+
+    Args:
+        superuser: the role that owns it.
+        password: what it asks every role for; empty: nothing.
+        more: settings of the server, which nothing else can change.
+    """
+    settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": "", **more}
+    made = Server(Path(tempfile.mkdtemp(prefix="postgres-")), free_port(), settings)
+    try:
+        made.initialize(superuser, password)
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(made.folder)
+
+
 @contextlib.contextmanager
 def database(**more: str) -> Generator[str]:
-    """Run a server with an empty database on a port of 127.0.0.1, within the context; yields its URI.
+    """Run a server with an empty database within the context; yields its URI.
 
     Args:
         more: settings of the server.
     """
-    found, folder, port, user = programs(), Path(tempfile.mkdtemp(prefix="postgres-")), free_port(), unprivileged()
-    if user:
-        shutil.chown(folder, user)
-    data, settings = folder / "data", {"port": str(port), "listen_addresses": "127.0.0.1", "fsync": "off"}
-    settings |= {"unix_socket_directories": "", **more}
-    initdb = [found / "initdb", "-D", data, "-U", "lake", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-    subprocess.run(initdb, check=True, cwd=folder, user=user, stdout=subprocess.DEVNULL)
-    flags = [f for name, value in settings.items() for f in ("-c", f"{name}={value}")]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [found / "postgres", "-D", data, *flags], cwd=folder, user=user, stdout=log, stderr=log
-        )
-        try:
-            ready = [found / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
-            while subprocess.run(ready, check=False).returncode:
-                assert server.poll() is None, (folder / "log").read_text()
-                time.sleep(0.1)
-            yield f"postgresql+psycopg2://lake@127.0.0.1:{port}/postgres"
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(60)
-            shutil.rmtree(folder)
+    with server(**more) as made:
+        yield f"postgresql+psycopg2://lake@127.0.0.1:{made.port}/postgres"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake, LakeConfig
-from tests.support.object_store import SECRET, Bucket
+from tests.support.object_store import KEY, SECRET, Bucket
 from tests.support.postgres import database
 from tests.support.processes import ROOT, SMALL_SPARK
 from tests.support.rest_server import RestServer
@@ -69,15 +69,15 @@ class LakeOnS3:
     def put(self, key: str, *lines: bytes) -> None:
         self.bucket.put(f"cdc/{key}", lines)
 
-    def commands(self, *commands: Sequence[str]) -> str:
-        """Run commands in one process; return what they print."""
+    def commands(self, *commands: Sequence[str], code: int = 0) -> str:
+        """Run commands in one process, each of which ends with an exit code; return what they print."""
         file = self.home / "commands"
-        file.write_text("\n".join(json.dumps([c, 0]) for c in commands))
+        file.write_text("\n".join(json.dumps([c, code]) for c in commands))
         script = [sys.executable, str(ROOT / "tests" / "system" / "run_commands.py"), str(file)]
         env = {**os.environ, **self.env, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(script, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900)
         assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
-        return done.stdout
+        return done.stdout + done.stderr
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
         found = Lake(self.config).table(table).scan(selected_fields=columns).to_arrow().to_pylist()
@@ -94,11 +94,17 @@ class LakeOnS3:
         assert not [c for c in contents if SECRET.encode() in c]
 
 
-@pytest.fixture(params=["sqlite", "postgres", "rest"])
-def lake(request: pytest.FixtureRequest, bucket: Bucket, tmp_path: Path) -> Iterator[LakeOnS3]:
+@pytest.fixture(params=["sqlite", "postgres", "rest", "glue"])
+def lake(
+    request: pytest.FixtureRequest, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LakeOnS3]:
     with contextlib.ExitStack() as stack:
         catalog: dict[str, str] = {}
-        if request.param == "postgres":
+        if request.param == "glue":
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+            catalog = {"type": "glue", "glue.endpoint": bucket.server.endpoint, "client.region": "us-east-1"}
+        elif request.param == "postgres":
             catalog = {"type": "sql", "uri": stack.enter_context(database())}
         elif request.param == "rest":
             server = RestServer(tmp_path, with_s3=True)
@@ -130,8 +136,16 @@ def test_changes_go_from_a_landing_folder_in_s3_to_tables_in_s3(lake: LakeOnS3) 
     assert lake.rows("agg.by_name", "name", "n") == [("changed", 1), ("n0", 2), ("n1", 2)]
     assert not [f for f in lake.home.rglob("*") if f.suffix in (".parquet", ".avro")]
     lake.check_secrets()
+    if lake.config.catalog.get("type") == "glue":
+        of = ["final.orders", "--pipeline", str(lake.pipeline)]
+        erase = ["erase", "--table", *of, "--key", "id=4", "--yes"]
+        refused = " ".join(lake.commands(["backfill", *of, "--all"], erase, code=1).split())
+        assert "backfills need a SQL catalog" in refused
+        assert "an erasure needs a SQL or a REST catalog" in refused
+        assert "equal: " in lake.commands(["rebuild", *of], *lake.verified())
 
 
+@pytest.mark.parametrize("lake", ["sqlite", "postgres", "rest"], indirect=True)
 def test_tables_in_s3_are_redone_and_erased_from(lake: LakeOnS3) -> None:
     run = ["run", str(lake.pipeline)]
     for n in range(1, 5):
