@@ -22,6 +22,7 @@ from lake_assets.errors import SourceError
 from lake_assets.lake import thresholds
 from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
 from lake_assets.sources.live_source import Land, Progress, Stopped
+from lake_assets.sources.postgres_positions import LogPositions
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
@@ -276,6 +277,7 @@ class _Consumer:
     ) -> None:
         self.source, self.land, self.stop, self.history = source, land, stop, history
         offset = offset or {}
+        self.positions = LogPositions(offset)
         self.offsets: dict[str, list[Any]] = {json.dumps(o[0], sort_keys=True): o for o in offset.get("offsets", ())}
         # The first snapshot reads all tables of that time.
         self.tables: set[str] = set(offset.get("tables", source.tables))
@@ -311,15 +313,16 @@ class _Consumer:
                 self.is_streaming = True
             elif topic == _NOTIFICATIONS:
                 self._note(str(event.value()))
-            else:
-                records.append(_record(event, topic))
+            elif not self.positions.has_landed(event):
+                records.append(self.positions.ordered(_record(event, topic), event, last))
             last = event
         history, size = self.history.new()
         quiet = time.monotonic() - self.committed < thresholds.LIVE_QUIET_COMMIT_SECONDS
         if not records and not history and quiet:
             # The server is not told either: what it may forget is never ahead of what is committed.
+            self.positions.pass_by(last)
             return
-        self._follow(last)
+        self._follow(events)
         self.land(records, self._offset(), history)
         self.history.done(size)
         self.committed = time.monotonic()
@@ -328,15 +331,15 @@ class _Consumer:
         committer.markBatchFinished()
         self._wait()
 
-    def _follow(self, event: Any) -> None:
-        record = event.sourceRecord()
-        partition, offset = plain(record.sourcePartition()), plain(record.sourceOffset())
+    def _follow(self, events: Sequence[Any]) -> None:
+        partition = plain(events[-1].sourceRecord().sourcePartition())
+        offset = self.positions.follow(events)
         self.offsets[json.dumps(partition, sort_keys=True)] = [partition, offset]
         self.is_streaming = self.is_streaming or "snapshot" not in offset
 
     def _offset(self) -> Any:
         current = [t for t in self.source.tables if t in self.tables]
-        return {"offsets": list(self.offsets.values()), "tables": current}
+        return {"offsets": list(self.offsets.values()), "tables": current, **self.positions.committed}
 
     def _note(self, text: str) -> None:
         """Follow what Debezium says about its snapshots: from their start on, their state is in the offset."""

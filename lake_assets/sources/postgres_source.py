@@ -331,7 +331,8 @@ class PostgresDatabase:
                 f"{spec.where}: the server has removed what the replication slot {spec.slot} had not read "
                 f"(max_slot_wal_keep_size). {self._gap_advice()}"
             )
-        landed = max((int(o.get(n) or 0) for _, o in (offset or {}).get("offsets", ()) for n in _POSITIONS), default=0)
+        told = [o.get(n) for _, o in (offset or {}).get("offsets", ()) for n in _POSITIONS]
+        landed = max(int(n or 0) for n in (*told, *(offset or {}).get("seen", ())[:1], 0))
         if offset and confirmed is not None and confirmed > landed:
             raise SourceGapError(
                 f"{spec.where}: the replication slot {spec.slot} is at {confirmed:,}, beyond the last landed change at "

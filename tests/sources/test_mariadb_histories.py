@@ -18,7 +18,14 @@ from tests.support.pipeline_runs import run
 from tests.support.seeds import seeds
 
 # Minutes each; the same without kills of the service is in `test_mariadb_live`.
-pytestmark = [pytest.mark.servers, pytest.mark.system, pytest.mark.spark, pytest.mark.long, needs_mariadb, needs_debezium]
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.system,
+    pytest.mark.spark,
+    pytest.mark.long,
+    needs_mariadb,
+    needs_debezium,
+]
 DECLARED = [*(f"shop.{t}" for t in TABLES if t != "notes"), {"table": "shop.notes", "key": "*"}]
 
 
