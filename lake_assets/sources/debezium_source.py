@@ -11,7 +11,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,14 +22,14 @@ from lake_assets.errors import SourceError
 from lake_assets.lake import thresholds
 from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
 from lake_assets.sources.live_source import Land, Progress, Stopped
-from lake_assets.sources.postgres_positions import LogPositions
+from lake_assets.sources.postgres_positions import LogPositions, truncate_like
+from lake_assets.sources.schema_history import SchemaHistory
+from lake_assets.sources.snapshot_requests import SnapshotRequests
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
 # Prefixes of the topics of records that no table needs.
 _HEARTBEATS = "__debezium-heartbeat"
-# Among the lines about the schema: those before it are of a log that is no longer read.
-_ANEW = b'{"source":{"server":"lake_assets"},"databaseName":"","ddl":""}'
 
 
 class Database(Protocol):
@@ -48,6 +48,10 @@ class Database(Protocol):
 
     def starts_over(self) -> bool:
         """Whether the last check found changes lost that are to be made up for by reading all rows again."""
+        ...
+
+    def voids(self) -> Sequence[str]:
+        """Return the tables of which rows may have landed from a snapshot that was not finished and is taken again."""
         ...
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
@@ -99,7 +103,7 @@ class DebeziumSource:
         self.tables: Sequence[str] = ()
         self._engine: Any = None
         self._consumer: _Consumer | None = None
-        self._requests: list[Sequence[str]] = []
+        self._requests = SnapshotRequests()
 
     def check(self, offset: Any) -> None:
         """See `LiveSource`."""
@@ -110,10 +114,12 @@ class DebeziumSource:
         if not self.tables:
             self.check(progress.offset)
         anew = self.database.starts_over()
-        progress = Progress(None, progress.history) if anew else progress
+        if anew:
+            self._void(progress, land)
+            progress = Progress(None, progress.history)
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
-            history = _History(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
+            history = SchemaHistory(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
             consumer = _Consumer(self, progress.offset, land, stop, history)
             properties = self._properties(Path(folder), progress.offset, consumer.history)
             ended = threading.Event()
@@ -121,6 +127,7 @@ class DebeziumSource:
             name = f"debezium {self.settings.name}"
             thread = threading.Thread(target=run, args=(self._engine,), name=name, daemon=True)
             thread.start()
+            self._requests.send_again()
             watch = _Watch(self, consumer)
             try:
                 while not ended.wait(0.2) and not stop.is_set() and not consumer.message:
@@ -131,11 +138,23 @@ class DebeziumSource:
                 thread.join(thresholds.LIVE_CLOSE_SECONDS)
         consumer.raise_error(self.database, is_stopped=stop.is_set())
 
-    def request(self, tables: Sequence[str]) -> None:
+    def _void(self, progress: Progress, land: Land) -> None:
+        """Land a truncate of each table of which a snapshot has read rows that may not be there any more."""
+        if not (voided := self.database.voids()):
+            return
+        records = progress.one_of_each()
+        lsn = max(p.get("lsn") or 0 for _, p in progress.offset["offsets"])
+        land([truncate_like(r, lsn) for t, r in sorted(records.items()) if t in voided], None)
+
+    def request(self, tables: Sequence[str], begun: Callable[[], None]) -> None:
         """See `LiveSource`."""
         if unknown := [t for t in tables if self.tables and t not in self.tables]:
             raise SourceError(f"{', '.join(unknown)}: not read here. Tables that are: {', '.join(self.tables)}")
-        self._requests.append(tables)
+        self._requests.add(tables, begun)
+
+    def begin(self, tables: Collection[str]) -> None:
+        """Take note that snapshots of tables have begun, as the committed offset says."""
+        self._requests.begin(tables)
 
     def measures(self) -> Mapping[str, object]:
         """See `LiveSource`."""
@@ -155,15 +174,17 @@ class DebeziumSource:
         if not consumer.is_streaming:
             return
         if new := consumer.take_new(self.tables):
-            self._requests.append(new)
-        while self._requests:
-            tables = self._requests.pop(0)
+            self._requests.add(new)
+        for tables in self._requests.take():
             log.warning("%s: reads all rows of %s", self.settings.name, ", ".join(tables))
             # Rows without a key cannot be read in pieces beside their changes: reading of changes pauses.
-            for kind, some in self.database.snapshots(tables).items():
+            kinds = self.database.snapshots(tables)
+            if not kinds:  # of tables that are not read any more
+                self.begin(tables)
+            for kind, some in kinds.items():
                 send(self._engine, "execute-snapshot", {"data-collections": list(some), "type": kind})
 
-    def _properties(self, folder: Path, offset: Any, history: _History) -> dict[str, str]:
+    def _properties(self, folder: Path, offset: Any, history: SchemaHistory) -> dict[str, str]:
         offsets = folder / "offsets"
         write_offsets(offsets, self.settings.name, (offset or {}).get("offsets", ()))
         if self.database.needs_history():
@@ -239,41 +260,11 @@ class _Watch:
         return ""
 
 
-class _History:
-    """The file of Debezium's history of a schema, and how much of it is landed."""
-
-    def __init__(self, file: Path, progress: Progress, *, anew: bool) -> None:
-        self.file, self.progress, self.anew, self.landed = file, progress, anew, 0
-
-    def write(self) -> None:
-        """Write what the lake has of it, of the log that is read."""
-        lines = [] if self.anew else list(self.progress.history())
-        if _ANEW in lines:
-            del lines[: len(lines) - lines[::-1].index(_ANEW)]
-        self.file.write_bytes(b"".join(line + b"\n" for line in lines))
-        self.landed = self.file.stat().st_size
-
-    def new(self) -> tuple[Sequence[bytes], int]:
-        """Return the lines that are not landed yet, and the size up to which they are then."""
-        first = [_ANEW] if self.anew else []
-        if not self.file.exists():
-            return first, 0
-        with self.file.open("rb") as opened:
-            opened.seek(self.landed)
-            whole = opened.read().rpartition(b"\n")[0]
-        lines = [line for line in whole.split(b"\n") if line]
-        return [*first, *lines], self.landed + len(whole) + 1 if whole else self.landed
-
-    def done(self, size: int) -> None:
-        """Note that lines up to a size of the file are landed."""
-        self.landed, self.anew = size, False
-
-
 class _Consumer:
     """Lands the engine's batches, in a thread of the engine."""
 
     def __init__(
-        self, source: DebeziumSource, offset: Any, land: Land, stop: threading.Event, history: _History
+        self, source: DebeziumSource, offset: Any, land: Land, stop: threading.Event, history: SchemaHistory
     ) -> None:
         self.source, self.land, self.stop, self.history = source, land, stop, history
         offset = offset or {}
@@ -282,6 +273,8 @@ class _Consumer:
         # The first snapshot reads all tables of that time.
         self.tables: set[str] = set(offset.get("tables", source.tables))
         self.asked: set[str] = set()
+        # Tables of which a snapshot has begun since the last commit.
+        self.begun: set[str] = set()
         self.error: BaseException | None = None
         self.message = ""
         self.is_streaming = False
@@ -324,6 +317,8 @@ class _Consumer:
             return
         self._follow(events)
         self.land(records, self._offset(), history)
+        self.source.begin(self.begun)
+        self.begun.clear()
         self.history.done(size)
         self.committed = time.monotonic()
         for event in events:
@@ -349,7 +344,8 @@ class _Consumer:
         if told.get("type") in kinds.get(told.get("aggregate_type"), ()):
             log.info("%s: %s", self.source.settings.name, text)
             more = told.get("additional_data") or {}
-            self.tables.update(named_tables(str(more.get("data_collections", "")), self.source.tables))
+            self.begun |= named_tables(str(more.get("data_collections", "")), self.source.tables)
+            self.tables |= self.begun
 
     def _wait(self) -> None:
         """Wait until the next commit is due, or a half-full queue asks for it."""

@@ -124,6 +124,21 @@ class LogPositions:
             self.before, self.lsn, self.landed, self.arrived = last, None, 0, 0
 
 
+def is_unfinished(offset: Any) -> bool:
+    """Whether an offset was committed before the first snapshot was complete."""
+    positions = [p for _, p in (offset or {}).get("offsets", ())]
+    return any(str(p.get("snapshot")).upper() == "INITIAL" and not p.get("snapshot_completed") for p in positions)
+
+
+def truncate_like(record: bytes, lsn: int) -> bytes:
+    """Return a record, like another one of its table, that deletes all rows that were read up to a position."""
+    whole = orjson.loads(record)
+    envelope = whole["value"].get("payload", whole["value"])
+    envelope["source"] |= {"lsn": lsn, "sequence": orjson.dumps([str(lsn)] * 2).decode(), "snapshot": None}
+    envelope |= {"op": "t", "before": None, "after": None}
+    return orjson.dumps({**whole, "key": None})
+
+
 def position_of(event: Any) -> Position:
     """Return the offset after an event."""
     return plain(event.sourceRecord().sourceOffset())

@@ -12,7 +12,7 @@ from lake_assets.errors import SourceError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import Landed, begun, commit_batch
 from lake_assets.ingest.raw.record_sources import LiveBatch
-from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY, offsets, stored
+from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY, offsets, routes, stored
 from lake_assets.lake import LakeBase
 
 
@@ -44,6 +44,19 @@ class LiveLanding:
         )
         return [r["record"].encode() for r in sorted(rows.to_arrow().to_pylist(), key=lambda r: r["position"])]
 
+    def one_of_each(self) -> dict[str, bytes]:
+        """Return a landed record of each source table, by its name."""
+        found: dict[str, bytes] = {}
+        for name in map(str, routes(self.lake, self.spec.table)):
+            scan = self.lake.table(self.spec.table).scan(
+                EqualTo("source_table", name),  # pyright: ignore[reportCallIssue]
+                selected_fields=("record",),
+                limit=1,
+            )
+            for record in scan.to_arrow()["record"].to_pylist():
+                found[name] = record.encode()
+        return found
+
     def land(self, records: Sequence[bytes], offset: Any, history: Sequence[bytes] = ()) -> Landed | None:
         """Commit records with the offset after them; None: they are committed already.
 
@@ -65,6 +78,7 @@ class LiveLanding:
                     "a time: end one of them"
                 )
             batch = LiveBatch(records, history, self.name, {**there, self.name: entry}, spec.limits)
+            batch.voids = offset is None
             landed = commit_batch(lake, spec, raw, batch)
         self._expected, self._count = entry, self._count + 1
         return landed
