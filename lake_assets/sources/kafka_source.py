@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
@@ -50,7 +50,7 @@ class KafkaSource:
             self._measures = {**self._measures, "connected": False}
             reading.close()
 
-    def request(self, tables: Sequence[str]) -> None:
+    def request(self, tables: Sequence[str], begun: Callable[[], None]) -> None:
         """See `LiveSource`: Kafka has no tables to ask for rows."""
         raise SourceError(
             f"{self.name}: rows of {', '.join(tables)} cannot be read again from topics of Kafka. Let their producer "

@@ -74,10 +74,12 @@ class Progress:
     Attributes:
         offset: the last committed offset; None: nothing is landed yet.
         history: returns the lines about the schema that were landed, in their order.
+        one_of_each: returns a landed record of each source table, by its name.
     """
 
     offset: Any
     history: Callable[[], Sequence[bytes]]
+    one_of_each: Callable[[], Mapping[str, bytes]] = dict
 
 
 class Stopped(Exception):
@@ -111,8 +113,12 @@ class LiveSource(Protocol):
         """
         ...
 
-    def request(self, tables: Sequence[str]) -> None:
+    def request(self, tables: Sequence[str], begun: Callable[[], None]) -> None:
         """Read all rows of tables again, beside their changes.
+
+        Args:
+            tables: source tables.
+            begun: to be called once that goes on by itself after a kill; until then, the request would be lost.
 
         Raises:
             SourceError: the source cannot do that, or does not read such a table.

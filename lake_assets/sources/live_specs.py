@@ -18,11 +18,13 @@ class SourceTableSpec:
         name: schema.table, or a pattern.
         keys: the declared keys, as the source names their columns; empty: the source's own.
         by_row: whether rows have no key, so that the log must hold whole rows.
+        appends: whether rows are only added to the table, so that a truncate of it is an error.
     """
 
     name: str
     keys: tuple[tuple[str, ...], ...] = ()
     by_row: bool = False
+    appends: bool = False
 
     @property
     def is_pattern(self) -> bool:

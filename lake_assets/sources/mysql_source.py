@@ -95,6 +95,10 @@ class MysqlDatabase:
         """See `Database`: each table has a key, see `check`."""
         return {"INCREMENTAL": tables}
 
+    def voids(self) -> Sequence[str]:
+        """See `Database`."""
+        return ()
+
     def starts_over(self) -> bool:
         """See `Database`."""
         return self._starts_over

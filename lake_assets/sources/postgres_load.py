@@ -22,6 +22,7 @@ from lake_assets.errors import SourceUnavailableError
 from lake_assets.lake import thresholds
 from lake_assets.sources.live_source import Rows, Stopped
 from lake_assets.sources.live_specs import PostgresSpec
+from lake_assets.sources.postgres_checks import what_slot_waits_for
 from lake_assets.sources.postgres_connection import Ask, asking, connect, connected
 from lake_assets.sources.postgres_rows import DELIMITER, LEAST_VERSION, LoadedTable, Part, RecordTexts, loaded_table
 
@@ -240,15 +241,17 @@ def postgres_load(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active",
             spec.slot,
         )
-    exporter = connect(spec, connection_factory=LogicalReplicationConnection)
+    limit = f"-c lock_timeout={thresholds.LIVE_SLOT_SECONDS}s"
+    exporter = connect(spec, connection_factory=LogicalReplicationConnection, options=limit)
     try:
         with exporter.cursor() as cursor:
             try:
                 cursor.execute(f'CREATE_REPLICATION_SLOT "{spec.slot}" LOGICAL pgoutput')
                 _, place, snapshot, _ = cursor.fetchone()
             except psycopg2.Error as e:
-                text = " ".join(str(e).split())
-                raise SourceUnavailableError(f"{spec.where} makes no replication slot: {text}") from e
+                with connected(spec) as ask:
+                    why = what_slot_waits_for(ask) or f"no replication slot can be made: {' '.join(str(e).split())}"
+                raise SourceUnavailableError(f"{spec.where}: {why}") from e
         with connected(spec) as ask:
             ((lsn, micros),) = ask(
                 "SELECT pg_wal_lsn_diff(%s, '0/0')::bigint, (extract(epoch FROM now()) * 1000000)::bigint", place

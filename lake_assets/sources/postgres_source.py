@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import logging
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
+from lake_assets.lake import thresholds
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
-from lake_assets.sources.postgres_connection import connected
+from lake_assets.sources.postgres_checks import (
+    IDENTITY,
+    close_name,
+    full_identity,
+    problem_of,
+    what_slot_waits_for,
+    why_not_there,
+)
+from lake_assets.sources.postgres_connection import connected, quoted
 from lake_assets.sources.postgres_load import PostgresLoad, postgres_load
+from lake_assets.sources.postgres_positions import is_unfinished
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +53,7 @@ class PostgresDatabase:
         self.spec, self.prepares, self.kind = spec, prepares, "postgres"
         self._found: dict[str, _Table] = {}
         self._starts_over = False
+        self._voided: list[str] = []
 
     def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """See `Database`."""
@@ -70,16 +80,18 @@ class PostgresDatabase:
 
     def check(self, offset: Any) -> Sequence[str]:
         """See `Database`."""
-        self._starts_over = False
+        self._starts_over, self._voided = False, []
+        unfinished = is_unfinished(offset)
         with connected(self.spec) as ask:
             self._check_server(ask)
             tables = self._matched(ask)
             for declared, found in tables:
-                self._check_identity(declared, found)
+                self._check_identity(ask, declared, found)
             self._found = {found.name: found for _, found in tables}
             self._ensure_publication(ask, [found for _, found in tables])
+            self._check_rows(ask)
             try:
-                self._check_slot(ask, offset)
+                self._check_slot(ask, None if unfinished else offset)
             except SourceGapError as e:
                 if self.spec.on_gap == "stop":
                     raise
@@ -87,6 +99,12 @@ class PostgresDatabase:
                 self._starts_over = True
                 if self.prepares:
                     self._drop_slot(ask)
+            if self.prepares and self.spec.snapshot == "initial" and (unfinished or not offset):
+                # Only with a slot of its own, a snapshot and the changes after it fit together.
+                self._drop_slot(ask)
+            if unfinished:
+                self._starts_over = True
+                self._voided = [f.name for d, f in tables if not d.appends and (d.by_row or d.keys or f.key)]
         return sorted(self._found)
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
@@ -102,6 +120,9 @@ class PostgresDatabase:
             "database.password": spec.password,
             "database.sslmode": spec.sslmode,
             "slot.name": spec.slot,
+            # Before Debezium gives up waiting for the task that makes the slot: that would keep its connection.
+            "internal.create.slot.command.timeout": str(thresholds.LIVE_SLOT_SECONDS),
+            "slot.max.retries": "0",
             "publication.name": spec.publication,
             "publication.autocreate.mode": "disabled",
             "table.include.list": ",".join(re.escape(t).replace(",", r"\x2c") for t in tables),
@@ -131,6 +152,10 @@ class PostgresDatabase:
         lost = ("requested WAL segment", "can no longer get changes", "has been invalidated")
         if any(part in text for part in lost):
             return SourceGapError(f"{self.spec.where}: {text}. {self._gap_advice()}")
+        if "Creation of replication slot failed" in text:
+            with suppress(SourceError, SourceUnavailableError), connected(self.spec) as ask:
+                if why := what_slot_waits_for(ask):
+                    return SourceUnavailableError(f"{self.spec.where}: {why}")
         return SourceUnavailableError(f"{self.spec.where} cannot be read any more: {text}")
 
     def jars(self) -> Sequence[Path]:
@@ -140,6 +165,10 @@ class PostgresDatabase:
     def starts_over(self) -> bool:
         """See `Database`."""
         return self._starts_over
+
+    def voids(self) -> Sequence[str]:
+        """See `Database`."""
+        return self._voided
 
     def _drop_slot(self, ask: Any) -> None:
         """Drop the slot, which is made again with the snapshot."""
@@ -165,7 +194,7 @@ class PostgresDatabase:
         if not allowed:
             raise SourceError(
                 f"{spec.where}: user {spec.user} may not read the log. As a superuser: "
-                f'ALTER ROLE "{spec.user}" REPLICATION;'
+                f"ALTER ROLE {quoted(spec.user)} REPLICATION;"
             )
 
         empty = ask(
@@ -183,7 +212,7 @@ class PostgresDatabase:
     def _matched(self, ask: Any) -> list[tuple[SourceTableSpec, _Table]]:
         """Return the declared tables with what the server says of them."""
         rows = ask(
-            "SELECT n.nspname, c.relname, c.relreplident, c.relkind, "
+            f"SELECT n.nspname, c.relname, {IDENTITY}, c.relkind, "
             "array(SELECT a.attname FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(n, o), pg_attribute a "
             "WHERE i.indrelid = c.oid AND (CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) "
             "AND a.attrelid = c.oid AND a.attnum = k.n ORDER BY k.o)::text[], "
@@ -202,15 +231,16 @@ class PostgresDatabase:
             else:
                 found = [exact[declared.name]] if declared.name in exact else []
             if not found:
-                raise SourceError(f"{self.spec.where} has no table {declared.name}{_close(declared.name, exact)}")
+                why = why_not_there(ask, declared.name) or close_name(declared.name, exact)
+                raise SourceError(f"{self.spec.where} has no table {declared.name}{why}")
             result += [(declared, t) for t in found]
         return _first_of_each(result)
 
-    def _check_identity(self, declared: SourceTableSpec, found: _Table) -> None:
+    def _check_identity(self, ask: Any, declared: SourceTableSpec, found: _Table) -> None:
         """Check that the log holds what identifies a row, also when it is deleted or its key changes."""
-        full = f'ALTER TABLE "{found.schema}"."{found.table}" REPLICA IDENTITY FULL'
         if found.identity == "f":
             return
+        full = full_identity(ask, found.schema, found.table)
         if found.identity == "n" or not found.key:
             # As soon as such a table is published, Postgres itself refuses its updates and deletes.
             raise SourceError(
@@ -225,10 +255,17 @@ class PostgresDatabase:
                 f"has only {', '.join(found.key)}. Declare this as its `key`, or: {full};"
             )
 
+    def _check_rows(self, ask: Any) -> None:
+        """Check that nothing hides rows or values of the tables."""
+        spec, reads = self.spec, self.spec.snapshot == "initial"
+        for t in self._found.values():
+            if problem := problem_of(ask, t.schema, t.table, spec.user, spec.publication, reads_rows=reads):
+                raise SourceError(f"{spec.where}: {problem}")
+
     def _ensure_publication(self, ask: Any, tables: Sequence[_Table]) -> None:
         """Create the publication, or add tables to it."""
         spec = self.spec
-        named = ", ".join(f'"{t.schema}"."{t.table}"' for t in tables)
+        named = ", ".join(quoted(t.schema, t.table) for t in tables)
         rows = ask(
             "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot "
             "FROM pg_publication WHERE pubname = %s",
@@ -259,7 +296,7 @@ class PostgresDatabase:
         }
         missing = [t for t in tables if t.name not in published]
         if missing and not is_all:
-            named = ", ".join(f'"{t.schema}"."{t.table}"' for t in missing)
+            named = ", ".join(quoted(t.schema, t.table) for t in missing)
             self._do(ask, f'ALTER PUBLICATION "{spec.publication}" ADD TABLE {named}', "the publication lacks tables")
 
     def _do(self, ask: Any, statement: str, why: str) -> None:
@@ -314,7 +351,8 @@ class PostgresDatabase:
                 f"{spec.where}: the server has removed what the replication slot {spec.slot} had not read "
                 f"(max_slot_wal_keep_size). {self._gap_advice()}"
             )
-        landed = max((int(o.get(n) or 0) for _, o in (offset or {}).get("offsets", ()) for n in _POSITIONS), default=0)
+        told = [o.get(n) for _, o in (offset or {}).get("offsets", ()) for n in _POSITIONS]
+        landed = max(int(n or 0) for n in (*told, *(offset or {}).get("seen", ())[:1], 0))
         if offset and confirmed is not None and confirmed > landed:
             raise SourceGapError(
                 f"{spec.where}: the replication slot {spec.slot} is at {confirmed:,}, beyond the last landed change at "
@@ -330,11 +368,6 @@ class PostgresDatabase:
 
 
 _POSITIONS = ("lsn", "lsn_proc", "lsn_commit")
-
-
-def _close(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), 1, 0.6)
-    return f": did you mean {close[0]}?" if close else ""
 
 
 def _first_of_each(matched: Sequence[tuple[SourceTableSpec, _Table]]) -> list[tuple[SourceTableSpec, _Table]]:

@@ -13,6 +13,7 @@ import pytest
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
 from lake_assets.sources.debezium_source import named_tables
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
+from lake_assets.sources.postgres_connection import connected
 from lake_assets.sources.postgres_source import PostgresDatabase
 from tests.support import postgres
 from tests.support.live_postgres import Database, live_database
@@ -56,6 +57,11 @@ def advised(error: BaseException) -> str:
     """Return the statement that an error's text advises."""
     (statement,) = re.findall(r"(?:ALTER|CREATE) [^:]*;", str(error))
     return statement
+
+
+def granted(error: BaseException) -> str:
+    """Return the grants that an error's text advises."""
+    return str(error).partition("As its owner: ")[2]
 
 
 def check(spec: PostgresSpec, offset: Any = None) -> Any:
@@ -103,8 +109,17 @@ def test_a_user_without_rights_is_told_what_to_run(spec: PostgresSpec, server: D
     with pytest.raises(SourceError, match="there is no publication, and user reader cannot change that") as error:
         check(replace(spec, user="reader"))
     server(advised(error.value))
+    with pytest.raises(SourceError, match=r"user reader may not read the rows of public\.users") as error:
+        check(replace(spec, user="reader"))
+    assert check(replace(spec, user="reader", snapshot="none")) == ["public.users"]
+    server(granted(error.value))
     assert check(replace(spec, user="reader")) == ["public.users"]
-    server("ALTER ROLE reader NOREPLICATION")
+    server("ALTER TABLE users ENABLE ROW LEVEL SECURITY")
+    with pytest.raises(SourceError, match="does not see all rows of public.users") as error:
+        check(replace(spec, user="reader"))
+    server(advised(error.value))
+    assert check(replace(spec, user="reader")) == ["public.users"]
+    server("ALTER TABLE users DISABLE ROW LEVEL SECURITY; ALTER ROLE reader NOREPLICATION NOBYPASSRLS")
 
 
 def test_rows_that_the_log_does_not_identify(spec: PostgresSpec, server: Database) -> None:
@@ -139,6 +154,60 @@ def test_publications_that_leave_something_out(spec: PostgresSpec, server: Datab
         check(parted)
     server(advised(error.value))
     assert check(parted) == ["public.parted"]
+
+
+@pytest.mark.parametrize("part", ["(id)", "WHERE (id > 5)"])
+def test_a_publication_that_leaves_out_rows_or_columns(spec: PostgresSpec, server: Database, part: str) -> None:
+    server(f"CREATE PUBLICATION published FOR TABLE users {part}")
+    with pytest.raises(SourceError, match=r"publication published leaves out .* of public\.users") as error:
+        check(spec)
+    server(advised(error.value))
+    assert check(spec) == ["public.users"]
+
+
+def test_partitions_have_an_identity_of_their_own(spec: PostgresSpec, server: Database) -> None:
+    server("ALTER TABLE parted REPLICA IDENTITY FULL")
+    rows = replace(spec, tables=(SourceTableSpec("public.parted", by_row=True),))
+    with pytest.raises(SourceError, match=r"of a deleted row the log has only id") as error:
+        check(rows)
+    server(advised(error.value))
+    assert check(rows) == ["public.parted"]
+    server("ALTER TABLE parted REPLICA IDENTITY DEFAULT; ALTER TABLE parted_1 REPLICA IDENTITY NOTHING")
+    with pytest.raises(SourceError, match=r"rows of public\.parted \(no replica identity\)"):
+        check(replace(spec, tables=(SourceTableSpec("public.parted"),)))
+    server("ALTER TABLE parted_1 REPLICA IDENTITY DEFAULT")
+
+
+def test_names_that_need_quotes(spec: PostgresSpec, server: Database) -> None:
+    server('CREATE SCHEMA "Ü.x"; CREATE TABLE "Ü.x"."a ""b"" c" (id int)')
+    odd = replace(spec, tables=(SourceTableSpec('Ü.x.a "b" c'),))
+    with pytest.raises(SourceError, match="no replica identity") as error:
+        check(odd)
+    server(advised(error.value))
+    assert check(odd) == ['Ü.x.a "b" c']
+    server('DROP SCHEMA "Ü.x" CASCADE')
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("VIEW odd AS SELECT 1", "it is a view"),
+        ("UNLOGGED TABLE odd (id int PRIMARY KEY)", "it is unlogged: ALTER TABLE odd SET LOGGED"),
+        (
+            "TABLE odd (id int PRIMARY KEY); CREATE TABLE odder () INHERITS (odd)",
+            "other tables inherit from public.odd",
+        ),
+    ],
+)
+def test_tables_that_the_log_does_not_have_as_they_are(
+    spec: PostgresSpec, server: Database, made: str, message: str
+) -> None:
+    server(f"CREATE {made}")
+    try:
+        with pytest.raises(SourceError, match=message):
+            check(replace(spec, tables=(SourceTableSpec("public.odd"),)))
+    finally:
+        server(f"DROP {'VIEW' if 'VIEW' in made else 'TABLE'} odd CASCADE")
 
 
 def test_a_check_that_prepares_nothing_says_what_would_be_done(spec: PostgresSpec, server: Database) -> None:
@@ -221,11 +290,7 @@ def test_measures_never_fail(spec: PostgresSpec, server: Database) -> None:
 
 
 def test_a_statement_that_fails_is_an_error_of_the_source(spec: PostgresSpec) -> None:
-    database = PostgresDatabase(spec)
-    with (
-        pytest.raises(SourceUnavailableError, match="does not answer: division by zero"),
-        database._connected() as ask,  # pyright: ignore[reportPrivateUsage]
-    ):
+    with pytest.raises(SourceUnavailableError, match="does not answer: division by zero"), connected(spec) as ask:
         ask("SELECT 1 / 0")
 
 

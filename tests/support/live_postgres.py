@@ -109,10 +109,11 @@ class Live:
         self.file = self.home / "live.yaml"
         self.declare(tables, **source)
 
-    def declare(self, tables: Sequence[Any], **source: Any) -> None:
+    def declare(self, tables: Sequence[Any], *, max_rows: int | None = None, **source: Any) -> None:
         """Write the pipeline's declaration."""
         settings = {"port": self.database.port, "database": "postgres", "user": "lake", "heartbeat": 1, **source}
-        stream = {"name": "live", "source": {"postgres": settings}, "tables": list(tables)}
+        stream: dict[str, Any] = {"name": "live", "source": {"postgres": settings}, "tables": list(tables)}
+        stream |= {"max_rows": max_rows} if max_rows else {}
         text = {"type": "lake_assets.LakePipeline", "attributes": {"name": "shop", "streams": [stream]}}
         self.file.write_text(json.dumps(text), encoding="utf-8")  # JSON is YAML
 

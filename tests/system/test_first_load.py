@@ -204,3 +204,21 @@ def test_a_load_ends_when_the_service_does_and_reads_all_again_when_it_is_asked_
         with pytest.raises(Stopped):
             list(load.read())
     assert threading.active_count() < 10
+
+
+def test_transactions_that_keep_a_slot_from_being_made_are_named(
+    typed: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thresholds, "LIVE_SLOT_SECONDS", 1)
+    typed("CREATE TABLE log (n int)")
+    other = typed.connect()
+    with other.cursor() as cursor:
+        cursor.execute("INSERT INTO log VALUES (1)")
+        cursor.execute("SELECT pg_backend_pid()")
+        ((pid,),) = cursor.fetchall()
+    with pytest.raises(SourceUnavailableError, match=f"transactions are open.*process {pid} "), load_of(typed, "log"):
+        pass
+    other.commit()
+    other.close()
+    with load_of(typed, "log") as load:
+        assert sum(len(r.records) for r in load.read()) == 1

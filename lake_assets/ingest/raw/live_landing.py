@@ -12,7 +12,7 @@ from lake_assets.errors import SourceError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import Landed, begun, commit_batch
 from lake_assets.ingest.raw.record_sources import LiveBatch, LoadBatch
-from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY, offsets, stored
+from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY, offsets, routes, stored
 from lake_assets.lake import LakeBase
 from lake_assets.sources.live_source import RowLoad
 
@@ -45,6 +45,19 @@ class LiveLanding:
         )
         return [r["record"].encode() for r in sorted(rows.to_arrow().to_pylist(), key=lambda r: r["position"])]
 
+    def one_of_each(self) -> dict[str, bytes]:
+        """Return a landed record of each source table, by its name."""
+        found: dict[str, bytes] = {}
+        for name in map(str, routes(self.lake, self.spec.table)):
+            scan = self.lake.table(self.spec.table).scan(
+                EqualTo("source_table", name),  # pyright: ignore[reportCallIssue]
+                selected_fields=("record",),
+                limit=1,
+            )
+            for record in scan.to_arrow()["record"].to_pylist():
+                found[name] = record.encode()
+        return found
+
     def land(self, records: Sequence[bytes] | RowLoad, offset: Any, history: Sequence[bytes] = ()) -> Landed | None:
         """Commit records with the offset after them; None: they are committed already.
 
@@ -68,6 +81,7 @@ class LiveLanding:
             after = {**there, self.name: entry}
             if isinstance(records, Sequence):
                 batch = LiveBatch(records, history, self.name, after, spec.limits)
+                batch.voids = offset is None
             else:
                 batch = LoadBatch(records, self.name, after, spec.limits)
             landed = commit_batch(lake, spec, raw, batch)

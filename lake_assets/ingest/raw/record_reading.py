@@ -16,7 +16,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.event_model import Keyed, SnapshotRow
 from lake_assets.formats.files.limited_files import Record
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw.record_sources import Batch
+from lake_assets.ingest.raw.record_sources import Batch, LiveBatch
 from lake_assets.ingest.raw.source_snapshots import TableSnapshots
 from lake_assets.ingest.raw_tables import (
     ARRIVED_PROPERTY,
@@ -76,6 +76,8 @@ class RecordReading:
                 yield from self._alike(file, record, counts)
                 continue
             routed = self._route(file, record)
+            if routed.source_table and isinstance(batch, LiveBatch) and batch.voids:
+                self.snapshots.void(routed.source_table, self.position)
             if routed.problem:
                 self.rejected += 1
                 self.first_reason = self.first_reason or f"{file}, line {record.number}: {routed.problem}"

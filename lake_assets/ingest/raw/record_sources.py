@@ -137,6 +137,8 @@ class LiveBatch(Batch):
     ) -> None:
         super().__init__(parts=1, bytes=sum(map(len, records)), source_name=name)
         self.records, self.history, self.offsets, self.limits = records, history, offsets, limits
+        # Whether the records truncate tables of which a snapshot was not finished, and is taken again.
+        self.voids = False
 
     def read(self) -> Iterator[tuple[str, Record]]:
         """See `Batch`."""

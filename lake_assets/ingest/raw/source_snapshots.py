@@ -16,6 +16,8 @@ from lake_assets.ingest.raw_tables import stored
 
 # Snapshot property of a raw table: the last snapshot of each source table that was read whole.
 PROPERTY = "lake-assets.source-snapshots"
+# In a snapshot's place: no row of it counts.
+_VOIDED = "voided"
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ class TableSnapshots:
         """Take a row of a snapshot into account; `is_known`: whether records of its table had arrived before."""
         last = self._of.get(table)
         if last is None or last.place != row.place:
-            last = TableSnapshot(row.place, position, is_repeated=is_known)
+            is_voided = last is not None and last.place == _VOIDED
+            last = TableSnapshot(row.place, position, is_repeated=is_known and not is_voided)
         if row.is_last and not last.is_complete:
             last = replace(last, is_complete=True)
         self._of[table] = last
+
+    def void(self, table: str, position: int) -> None:
+        """Take into account that a snapshot was not finished, and that what it has read was truncated."""
+        self._of[table] = TableSnapshot(_VOIDED, position)
 
     def properties(self) -> dict[str, str]:
         """Return the snapshot properties that the next landing starts from."""

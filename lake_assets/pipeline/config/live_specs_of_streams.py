@@ -74,4 +74,4 @@ def _table(table: StreamTable) -> SourceTableSpec:
     # Names in the source, not in the lake.
     old = {new: name for name, new in table.rename.items()}
     declared = tuple(tuple(old.get(str(c), str(c)) for c in k) for k in keys if k)
-    return SourceTableSpec(table.table, () if by_row else declared, by_row)
+    return SourceTableSpec(table.table, () if by_row else declared, by_row, table.mode == "append")

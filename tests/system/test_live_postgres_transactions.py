@@ -1,0 +1,146 @@
+"""Transactions of Postgres that a snapshot or a kill meets: each of their changes counts once."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.ingest.staging.exactness import reasons_of
+from lake_assets.lake import TableId
+from tests.support.live_postgres import Database, Live, live_database
+
+pytestmark = [pytest.mark.system, pytest.mark.long]
+TABLES = """
+CREATE TABLE users (id int PRIMARY KEY, name text);
+INSERT INTO users SELECT i, 'a' FROM generate_series(1, 5) i;
+CREATE TABLE bare (n int, what text);
+ALTER TABLE bare REPLICA IDENTITY FULL;
+CREATE TABLE log (id int PRIMARY KEY, what text);
+CREATE TABLE visits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, who int, what text);
+"""
+DECLARED: list[dict[str, Any]] = [
+    {"table": "public.users"},
+    {"table": "public.bare", "key": "*"},
+    {"table": "public.log", "mode": "append"},
+    {"table": "public.visits"},
+]
+
+
+@pytest.fixture
+def database() -> Generator[Database]:
+    with live_database(TABLES) as found:
+        yield found
+
+
+@pytest.fixture
+def live(lake: Lake, database: Database) -> Generator[Live]:
+    service = Live(lake, database, DECLARED)
+    try:
+        yield service
+    finally:
+        if service.process is not None and service.process.poll() is None:
+            service.kill()
+
+
+def absorb(live: Live) -> None:
+    assert [(o.table, o.why) for o in live.pipeline.run(live.lake) if o.status == "failed"] == []
+
+
+def final(live: Live, table: str) -> Counter[tuple[Any, ...]]:
+    columns = ", ".join(c for (c,) in live.database("SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass "
+                                                    "AND attnum > 0 ORDER BY attnum", table))  # fmt: skip
+    return Counter(tuple(r) for r in live.lake.spark().sql(f"SELECT {columns} FROM final.{table}").collect())
+
+
+def there(live: Live, table: str) -> Counter[tuple[Any, ...]]:
+    return Counter(live.database(f"SELECT * FROM {table}"))
+
+
+def test_rows_of_a_copy_arrive_once_if_the_service_is_killed_among_them(live: Live, database: Database) -> None:
+    live.declare(DECLARED, max_rows=20)
+    live.start()
+    live.wait("snapshot", lambda: len(live.events("public.users")) == 5)
+    for first in (100, 1000):
+        there = len(live.events("public.users"))
+        connection = database.connect()
+        rows = io.StringIO("".join(f"{i}\tx\n" for i in range(first, first + 300)))
+        connection.cursor().copy_expert("COPY users FROM STDIN", rows)
+        connection.commit()
+        live.wait("some rows", lambda there=there: len(live.events("public.users")) >= there + 40)
+        live.kill()
+        live.start()
+        live.settle()
+    counts = Counter(e["id"] for e in live.events("public.users"))
+    assert counts == dict.fromkeys([*range(1, 6), *range(100, 400), *range(1000, 1300)], 1)
+
+
+def test_a_transaction_that_is_open_during_the_snapshot_is_newer_than_it(live: Live, database: Database) -> None:
+    def opened(statements: str) -> Any:
+        connection = database.connect()
+        connection.cursor().execute(statements)
+        time.sleep(0.5)
+        return connection
+
+    # The slot waits for the first transaction, and then for the second one; the third is open when it is made.
+    first = opened("UPDATE users SET name = 'first' WHERE id = 1")
+    live.start()
+    creates = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE_REPLICATION_SLOT%' AND state = 'active'"
+    live.wait("slot", lambda: database(creates))
+    time.sleep(1)
+    second = opened("UPDATE users SET name = 'second' WHERE id = 2")
+    first.commit()
+    time.sleep(1)
+    third = opened("UPDATE users SET name = 'third' WHERE id = 3; DELETE FROM users WHERE id = 4")
+    second.commit()
+    live.wait("snapshot", lambda: len(live.events("public.users")) == 5)
+    live.kill()
+    third.commit()
+    live.start()
+    live.settle()
+    absorb(live)
+    assert final(live, "users") == {(1, "first"): 1, (2, "second"): 1, (3, "third"): 1, (5, "a"): 1}
+
+
+def test_a_first_snapshot_that_is_killed_leaves_no_rows(live: Live, database: Database) -> None:
+    database(
+        "INSERT INTO users SELECT i, 'a' FROM generate_series(6, 400) i; "
+        "INSERT INTO bare SELECT i % 150, 'w' FROM generate_series(1, 300) i; "
+        "INSERT INTO log SELECT i, 'w' FROM generate_series(1, 50) i"
+    )
+    live.declare(DECLARED, max_rows=20)
+    live.start()
+    live.wait("bare rows", lambda: len(live.events("public.bare")) >= 100)
+    live.kill()
+    database("DELETE FROM bare WHERE n < 10; UPDATE bare SET what = 'x' WHERE n < 20")
+    # What is open when a snapshot is taken with a slot that is there already: the snapshot would not have it, nor the
+    # changes after it.
+    opened = database.connect()
+    opened.cursor().execute("UPDATE users SET name = 'o' WHERE id = 390; DELETE FROM bare WHERE n = 30")
+    landed = len(live.events("public.bare"))
+    live.start()
+    live.wait("error", lambda: live.state and "as long as transactions are open" in live.state.error)
+    assert live.state is not None
+    assert f"process {opened.info.backend_pid}" in live.state.error
+    opened.commit()
+    live.wait("users", lambda: len(live.events("public.users")) >= 100)
+    assert len(live.events("public.bare")) > landed
+    live.kill()
+    database(
+        "DELETE FROM users WHERE id < 50; UPDATE users SET name = 'b' WHERE id < 60; DELETE FROM bare WHERE n = 40"
+    )
+    live.start()
+    live.settle()
+    live.end()
+    live.declare(DECLARED)
+    absorb(live)
+    assert {t: final(live, t) for t in ("users", "bare")} == {t: there(live, t) for t in ("users", "bare")}
+    # What is only appended came twice, and is reported.
+    assert set(final(live, "log")) == set(there(live, "log"))
+    reported = [t for t in ("users", "bare", "log") if reasons_of(live.lake, TableId.parse(f"final.{t}"))]
+    assert reported == ["log"]
