@@ -275,6 +275,8 @@ class _Consumer:
         self.asked: set[str] = set()
         # Tables of which a snapshot has begun since the last commit.
         self.begun: set[str] = set()
+        # Tables that a snapshot has read in whole, which is not complete yet.
+        self.scanned: set[str] = set()
         self.error: BaseException | None = None
         self.message = ""
         self.is_streaming = False
@@ -337,15 +339,27 @@ class _Consumer:
         return {"offsets": list(self.offsets.values()), "tables": current, **self.positions.committed}
 
     def _note(self, text: str) -> None:
-        """Follow what Debezium says about its snapshots: from their start on, their state is in the offset."""
+        """Follow what Debezium says about its snapshots.
+
+        The state of an incremental one is in the offset from its start on. Of another one, all rows have to land; only
+        its tables' own ends name them.
+        """
         told = orjson.loads(text)
         told = told.get("payload", told)
-        kinds = {"Incremental Snapshot": ("STARTED",), "Initial Snapshot": ("COMPLETED",)}
-        if told.get("type") in kinds.get(told.get("aggregate_type"), ()):
-            log.info("%s: %s", self.source.settings.name, text)
-            more = told.get("additional_data") or {}
-            self.begun |= named_tables(str(more.get("data_collections", "")), self.source.tables)
-            self.tables |= self.begun
+        more = told.get("additional_data") or {}
+        match told.get("aggregate_type"), told.get("type"):
+            case "Incremental Snapshot", "STARTED":
+                begun = named_tables(str(more.get("data_collections", "")), self.source.tables)
+            case "Initial Snapshot", "TABLE_SCAN_COMPLETED":
+                self.scanned |= named_tables(str(more.get("scanned_collection", "")), self.source.tables)
+                return
+            case "Initial Snapshot", "COMPLETED":
+                begun, self.scanned = self.scanned, set[str]()
+            case _:
+                return
+        log.info("%s: %s", self.source.settings.name, text)
+        self.begun |= begun
+        self.tables |= begun
 
     def _wait(self) -> None:
         """Wait until the next commit is due, or a half-full queue asks for it."""
