@@ -22,9 +22,9 @@ from lake_assets.errors import SourceError
 from lake_assets.lake import thresholds
 from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
 from lake_assets.sources.live_source import Land, Progress, Stopped
-from lake_assets.sources.postgres_positions import LogPositions, truncate_like
+from lake_assets.sources.postgres_positions import LogPositions, table_read, truncate_like
 from lake_assets.sources.schema_history import SchemaHistory
-from lake_assets.sources.snapshot_requests import SnapshotRequests
+from lake_assets.sources.snapshot_requests import SnapshotRequests, named_tables
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
@@ -50,8 +50,12 @@ class Database(Protocol):
         """Whether the last check found changes lost that are to be made up for by reading all rows again."""
         ...
 
+    def counted(self, tables: Sequence[str]) -> set[str]:
+        """Return those of some tables whose rows have no key, so that they are counted."""
+        ...
+
     def voids(self) -> Sequence[str]:
-        """Return the tables of which rows may have landed from a snapshot that was not finished and is taken again."""
+        """Return the tables whose rows are read again, and of which those that have landed must not count any more."""
         ...
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
@@ -59,8 +63,7 @@ class Database(Protocol):
         ...
 
     def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return how all rows of tables are read beside their changes: names in Debezium's notation, by the kind of
-        snapshot (INCREMENTAL, BLOCKING)."""
+        """Return the kinds of snapshots (INCREMENTAL, BLOCKING) of tables, whose names are in Debezium's notation."""
         ...
 
     def needs_history(self) -> bool:
@@ -114,9 +117,8 @@ class DebeziumSource:
         if not self.tables:
             self.check(progress.offset)
         anew = self.database.starts_over()
-        if anew:
-            self._void(progress, land)
-            progress = Progress(None, progress.history)
+        self._void(progress, None if anew else progress.offset, land)
+        progress = Progress(None, progress.history) if anew else progress
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
             history = SchemaHistory(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
@@ -138,13 +140,13 @@ class DebeziumSource:
                 thread.join(thresholds.LIVE_CLOSE_SECONDS)
         consumer.raise_error(self.database, is_stopped=stop.is_set())
 
-    def _void(self, progress: Progress, land: Land) -> None:
-        """Land a truncate of each table of which a snapshot has read rows that may not be there any more."""
+    def _void(self, progress: Progress, offset: Any, land: Land) -> None:
+        """Land a truncate of each table whose rows are read again, and would count twice or not be there any more."""
         if not (voided := self.database.voids()):
             return
-        records = progress.one_of_each()
-        lsn = max(p.get("lsn") or 0 for _, p in progress.offset["offsets"])
-        land([truncate_like(r, lsn) for t, r in sorted(records.items()) if t in voided], None)
+        lsn = max(0, *(p.get("lsn") or 0 for _, p in progress.offset["offsets"]), *progress.offset.get("seen", ())[:1])
+        if records := [truncate_like(r, lsn) for t, r in sorted(progress.one_of_each().items()) if t in voided]:
+            land(records, offset)
 
     def request(self, tables: Sequence[str], begun: Callable[[], None]) -> None:
         """See `LiveSource`."""
@@ -181,6 +183,7 @@ class DebeziumSource:
             kinds = self.database.snapshots(tables)
             if not kinds:  # of tables that are not read any more
                 self.begin(tables)
+            consumer.expected.update(tables)
             for kind, some in kinds.items():
                 send(self._engine, "execute-snapshot", {"data-collections": list(some), "type": kind})
 
@@ -275,6 +278,8 @@ class _Consumer:
         self.asked: set[str] = set()
         # Tables of which a snapshot has begun since the last commit.
         self.begun: set[str] = set()
+        # Tables of which a snapshot is to read all rows.
+        self.expected: set[str] = set()
         # Tables that a snapshot has read in whole, which is not complete yet.
         self.scanned: set[str] = set()
         self.error: BaseException | None = None
@@ -309,7 +314,12 @@ class _Consumer:
             elif topic == _NOTIFICATIONS:
                 self._note(str(event.value()))
             elif not self.positions.has_landed(event):
-                records.append(self.positions.ordered(_record(event, topic), event, last))
+                record = _record(event, topic)
+                if self.expected and (table := table_read(event)) in self.expected:
+                    self.expected.discard(table)
+                    before = self.positions.begin_snapshot(event)
+                    records += [truncate_like(record, before)] if self.source.database.counted([table]) else []
+                records.append(self.positions.ordered(record, event, last))
             last = event
         history, size = self.history.new()
         quiet = time.monotonic() - self.committed < thresholds.LIVE_QUIET_COMMIT_SECONDS
@@ -375,13 +385,6 @@ class _Consumer:
         if is_stopped:
             return
         raise database.failure(self.message or "Debezium ended without saying why")
-
-
-def named_tables(text: str, tables: Sequence[str]) -> set[str]:
-    """Return which source tables a notification of Debezium names: `shop.public.users, "public"."orders"`."""
-    named = [n.strip() for n in text.replace('"', "").split(",")]
-    # The database comes first, in the notation of some connectors.
-    return {t for t in tables for n in named if n == t or n.endswith(f".{t}")}
 
 
 def _record(event: Any, topic: str) -> bytes:

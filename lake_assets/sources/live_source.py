@@ -24,6 +24,10 @@ class Undecodable(bytes):
         return record
 
 
+class Voiding(bytes):
+    """A truncate that the service adds, before all rows of a table arrive again: those before it count no more."""
+
+
 class Land(Protocol):
     """Commits records, with the offset after them, in one snapshot of the raw table."""
 

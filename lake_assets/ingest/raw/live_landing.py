@@ -78,7 +78,6 @@ class LiveLanding:
                     "a time: end one of them"
                 )
             batch = LiveBatch(records, history, self.name, {**there, self.name: entry}, spec.limits)
-            batch.voids = offset is None
             landed = commit_batch(lake, spec, raw, batch)
         self._expected, self._count = entry, self._count + 1
         return landed

@@ -67,7 +67,7 @@ class RecordReading:
         size = 0
         for file, record in batch.read():
             routed = self._route(file, record)
-            if routed.source_table and isinstance(batch, LiveBatch) and batch.voids:
+            if routed.source_table and isinstance(batch, LiveBatch) and record.number in batch.voiding:
                 self.snapshots.void(routed.source_table, self.position)
             if routed.problem:
                 self.rejected += 1
