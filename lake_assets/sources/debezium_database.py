@@ -62,6 +62,10 @@ class Database(Protocol):
         """Whether the last check found changes lost that are to be made up for by reading all rows again."""
         ...
 
+    def counted(self, tables: Sequence[str]) -> set[str]:
+        """Return those of some tables whose rows have no key, so that they are counted."""
+        ...
+
     def voids(self) -> Sequence[str]:
         """Return the tables of which rows may have landed from a snapshot that was not finished and is taken again."""
         ...

@@ -22,9 +22,9 @@ from lake_assets.lake import thresholds
 from lake_assets.sources.debezium_database import Database, EngineSettings, Load
 from lake_assets.sources.debezium_java import bean_of, build, metrics, plain, run, send, start_jvm, write_offsets
 from lake_assets.sources.live_source import Land, Progress, Stopped
-from lake_assets.sources.postgres_positions import LogPositions, truncate_like
+from lake_assets.sources.postgres_positions import LogPositions, table_read, truncate_like
 from lake_assets.sources.schema_history import SchemaHistory
-from lake_assets.sources.snapshot_requests import SnapshotRequests
+from lake_assets.sources.snapshot_requests import SnapshotRequests, named_tables
 
 log = logging.getLogger(__name__)
 _NOTIFICATIONS = "lake_assets_notifications"
@@ -52,9 +52,8 @@ class DebeziumSource:
         if not self.tables:
             self.check(progress.offset)
         anew = self.database.starts_over()
-        if anew:
-            self._void(progress, land)
-            progress = Progress(None, progress.history)
+        self._void(progress, None if anew else progress.offset, land)
+        progress = Progress(None, progress.history) if anew else progress
         if progress.offset is None and (offset := self._load(land, stop)):
             progress = Progress(offset, progress.history)
         start_jvm()
@@ -78,13 +77,13 @@ class DebeziumSource:
                 thread.join(thresholds.LIVE_CLOSE_SECONDS)
         consumer.raise_error(self.database, is_stopped=stop.is_set())
 
-    def _void(self, progress: Progress, land: Land) -> None:
-        """Land a truncate of each table of which a snapshot has read rows that may not be there any more."""
+    def _void(self, progress: Progress, offset: Any, land: Land) -> None:
+        """Land a truncate of each table whose rows are read again, and would count twice or not be there any more."""
         if not (voided := self.database.voids()):
             return
-        records = progress.one_of_each()
-        lsn = max(p.get("lsn") or 0 for _, p in progress.offset["offsets"])
-        land([truncate_like(r, lsn) for t, r in sorted(records.items()) if t in voided], None)
+        lsn = max(0, *(p.get("lsn") or 0 for _, p in progress.offset["offsets"]), *progress.offset.get("seen", ())[:1])
+        if records := [truncate_like(r, lsn) for t, r in sorted(progress.one_of_each().items()) if t in voided]:
+            land(records, offset)
 
     def request(self, tables: Sequence[str], begun: Callable[[], None]) -> None:
         """See `LiveSource`."""
@@ -137,6 +136,7 @@ class DebeziumSource:
             kinds = self.database.snapshots(tables)
             if not kinds:  # of tables that are not read any more
                 self.begin(tables)
+            consumer.expected.update(tables)
             for kind, some in kinds.items():
                 send(self._engine, "execute-snapshot", {"data-collections": list(some), "type": kind})
 
@@ -231,6 +231,10 @@ class _Consumer:
         self.asked: set[str] = set()
         # Tables of which a snapshot has begun since the last commit.
         self.begun: set[str] = set()
+        # Tables of which a snapshot is to read all rows.
+        self.expected: set[str] = set()
+        # Tables that a snapshot has read in whole, which is not complete yet.
+        self.scanned: set[str] = set()
         self.error: BaseException | None = None
         self.message = ""
         self.is_streaming = False
@@ -263,7 +267,12 @@ class _Consumer:
             elif topic == _NOTIFICATIONS:
                 self._note(str(event.value()))
             elif not self.positions.has_landed(event):
-                records.append(self.positions.ordered(_record(event, topic), event, last))
+                record = _record(event, topic)
+                if self.expected and (table := table_read(event)) in self.expected:
+                    self.expected.discard(table)
+                    before = self.positions.begin_snapshot(event)
+                    records += [truncate_like(record, before)] if self.source.database.counted([table]) else []
+                records.append(self.positions.ordered(record, event, last))
             last = event
         history, size = self.history.new()
         quiet = time.monotonic() - self.committed < thresholds.LIVE_QUIET_COMMIT_SECONDS
@@ -293,15 +302,27 @@ class _Consumer:
         return {"offsets": list(self.offsets.values()), "tables": current, **self.positions.committed}
 
     def _note(self, text: str) -> None:
-        """Follow what Debezium says about its snapshots: from their start on, their state is in the offset."""
+        """Follow what Debezium says about its snapshots.
+
+        The state of an incremental one is in the offset from its start on. Of another one, all rows have to land; only
+        its tables' own ends name them.
+        """
         told = orjson.loads(text)
         told = told.get("payload", told)
-        kinds = {"Incremental Snapshot": ("STARTED",), "Initial Snapshot": ("COMPLETED",)}
-        if told.get("type") in kinds.get(told.get("aggregate_type"), ()):
-            log.info("%s: %s", self.source.settings.name, text)
-            more = told.get("additional_data") or {}
-            self.begun |= named_tables(str(more.get("data_collections", "")), self.source.tables)
-            self.tables |= self.begun
+        more = told.get("additional_data") or {}
+        match told.get("aggregate_type"), told.get("type"):
+            case "Incremental Snapshot", "STARTED":
+                begun = named_tables(str(more.get("data_collections", "")), self.source.tables)
+            case "Initial Snapshot", "TABLE_SCAN_COMPLETED":
+                self.scanned |= named_tables(str(more.get("scanned_collection", "")), self.source.tables)
+                return
+            case "Initial Snapshot", "COMPLETED":
+                begun, self.scanned = self.scanned, set[str]()
+            case _:
+                return
+        log.info("%s: %s", self.source.settings.name, text)
+        self.begun |= begun
+        self.tables |= begun
 
     def _wait(self) -> None:
         """Wait until the next commit is due, or a half-full queue asks for it."""
@@ -317,13 +338,6 @@ class _Consumer:
         if is_stopped:
             return
         raise database.failure(self.message or "Debezium ended without saying why")
-
-
-def named_tables(text: str, tables: Sequence[str]) -> set[str]:
-    """Return which source tables a notification of Debezium names: `shop.public.users, "public"."orders"`."""
-    named = [n.strip() for n in text.replace('"', "").split(",")]
-    # The database comes first, in the notation of some connectors.
-    return {t for t in tables for n in named if n == t or n.endswith(f".{t}")}
 
 
 def _record(event: Any, topic: str) -> bytes:

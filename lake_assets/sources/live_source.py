@@ -26,6 +26,10 @@ class Undecodable(bytes):
         return record
 
 
+class Voiding(bytes):
+    """A truncate that the service adds, before all rows of a table arrive again: those before it count no more."""
+
+
 class Rows(NamedTuple):
     """Rows of a source table as records that differ in the row's own values alone.
 

@@ -18,6 +18,7 @@ import orjson
 
 from lake_assets.formats.debezium_alike import WHOLE_SNAPSHOT
 from lake_assets.sources.debezium_java import plain
+from lake_assets.sources.live_source import Voiding
 
 # What an offset says about snapshots. The state of an incremental one is independent of the position.
 _OF_SNAPSHOT = ("snapshot", "snapshot_completed", "last_snapshot_record")
@@ -63,13 +64,13 @@ class LogPositions:
             event: Debezium's event of it.
             earlier: the event before it in its batch; None: it is the first one.
         """
-        if _NO_COMMIT not in record:
+        if self.floor is None and _NO_COMMIT not in record:
             return record
         whole = orjson.loads(record)
         value = whole["value"]
         source = value.get("payload", value).get("source") or {}
         sequence = orjson.loads(source.get("sequence") or "[0]")
-        if sequence[0] is not None or str(source.get("snapshot")).lower() in WHOLE_SNAPSHOT:
+        if str(source.get("snapshot")).lower() in WHOLE_SNAPSHOT or int(sequence[0] or 0) >= (self.floor or 1):
             return record
         if self.floor is None:
             self.floor = (position_of(earlier) if earlier is not None else self.previous).get("lsn")
@@ -81,6 +82,14 @@ class LogPositions:
     def pass_by(self, event: Any) -> None:
         """Take note of an event after which nothing is committed."""
         self.previous, self._left_out = position_of(event), 0
+
+    def begin_snapshot(self, event: Any) -> int:
+        """Take note of the first row of a snapshot between changes; return the position before it.
+
+        Changes after it may have lower positions, of a transaction that was open then.
+        """
+        self.floor = int(position_of(event)["lsn"])
+        return self.floor - 1
 
     def follow(self, events: Sequence[Any]) -> Position:
         """Return the offset to commit with a batch, all of whose records have landed then."""
@@ -99,7 +108,9 @@ class LogPositions:
         self._take(last, before, count, left_out)
         self.previous = last
         of_log = {n: v for n, v in self.before.items() if not n.startswith(_INCREMENTAL) and n not in _OF_SNAPSHOT}
-        self.floor = None if of_log.get("lsn_commit") else last.get("lsn_commit") or self.floor
+        if self.floor is not None:
+            known = [p.get("lsn_commit") or 0 for p in (of_log, last)]
+            self.floor = None if known[0] >= self.floor else max(known[1], self.floor)
         return of_log | {n: v for n, v in last.items() if n.startswith(_INCREMENTAL)}
 
     def _take(self, last: Position, before: Position | None, count: int, left_out: int) -> None:
@@ -130,13 +141,23 @@ def is_unfinished(offset: Any) -> bool:
     return any(str(p.get("snapshot")).upper() == "INITIAL" and not p.get("snapshot_completed") for p in positions)
 
 
-def truncate_like(record: bytes, lsn: int) -> bytes:
+def truncate_like(record: bytes, lsn: int) -> Voiding:
     """Return a record, like another one of its table, that deletes all rows that were read up to a position."""
     whole = orjson.loads(record)
     envelope = whole["value"].get("payload", whole["value"])
     envelope["source"] |= {"lsn": lsn, "sequence": orjson.dumps([str(lsn)] * 2).decode(), "snapshot": None}
     envelope |= {"op": "t", "before": None, "after": None}
-    return orjson.dumps({**whole, "key": None})
+    return Voiding(orjson.dumps({**whole, "key": None}))
+
+
+def table_read(event: Any) -> str:
+    """Return the table of which a snapshot has read the row of an event; empty: it is no such row."""
+    schema = event.sourceRecord().valueSchema()
+    if schema is None or schema.field("op") is None or schema.field("source") is None:
+        return ""
+    value = event.sourceRecord().value()
+    source = value.get("source")
+    return f"{source.get('schema')}.{source.get('table')}" if str(value.get("op")) == "r" else ""
 
 
 def position_of(event: Any) -> Position:

@@ -45,15 +45,12 @@ class PostgresDatabase:
     """See `Database`."""
 
     def __init__(self, spec: PostgresSpec, *, prepares: bool = True) -> None:
-        """
-        Args:
-            spec: the declared database.
-            prepares: whether a check may create the publication, or extend it.
-        """
+        """`prepares`: whether a check may create the publication, or extend it."""
         self.spec, self.prepares, self.kind = spec, prepares, "postgres"
         self._found: dict[str, _Table] = {}
         self._starts_over = False
         self._voided: list[str] = []
+        self._counted: set[str] = set()
 
     def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """See `Database`."""
@@ -61,8 +58,9 @@ class PostgresDatabase:
         for table in (self._found[t] for t in tables if t in self._found):
             # Debezium cannot read the state of an incremental snapshot again if it names such a table.
             is_plain = re.fullmatch(r"\w+\.\w+", table.name, re.ASCII)
-            kind = "INCREMENTAL" if table.has_primary_key and is_plain else "BLOCKING"
-            kinds.setdefault(kind, []).append(f'"{table.schema}"."{table.table}"')
+            in_pieces = table.has_primary_key and is_plain and table.name not in self._counted
+            name = f'"{table.schema}"."{table.table}"'
+            kinds.setdefault("INCREMENTAL" if in_pieces else "BLOCKING", []).append(name)
         return kinds
 
     def load(
@@ -102,6 +100,7 @@ class PostgresDatabase:
             if self.prepares and self.spec.snapshot == "initial" and (unfinished or not offset):
                 # Only with a slot of its own, a snapshot and the changes after it fit together.
                 self._drop_slot(ask)
+            self._counted = {f.name for d, f in tables if d.by_row}
             if unfinished:
                 self._starts_over = True
                 self._voided = [f.name for d, f in tables if not d.appends and (d.by_row or d.keys or f.key)]
@@ -165,6 +164,10 @@ class PostgresDatabase:
     def starts_over(self) -> bool:
         """See `Database`."""
         return self._starts_over
+
+    def counted(self, tables: Sequence[str]) -> set[str]:
+        """See `Database`."""
+        return self._counted.intersection(tables)
 
     def voids(self) -> Sequence[str]:
         """See `Database`."""

@@ -52,3 +52,10 @@ class SnapshotRequests:
         for request in sent:
             if not request.waiting and request.begun:
                 request.begun()
+
+
+def named_tables(text: str, tables: Sequence[str]) -> set[str]:
+    """Return which source tables a notification of Debezium names: `shop.public.users, "public"."orders"`."""
+    named = [n.strip() for n in text.replace('"', "").split(",")]
+    # The database comes first, in the notation of some connectors.
+    return {t for t in tables for n in named if n == t or n.endswith(f".{t}")}

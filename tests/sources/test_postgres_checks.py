@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import SourceError, SourceGapError, SourceUnavailableError
-from lake_assets.sources.debezium_source import named_tables
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
 from lake_assets.sources.postgres_connection import connected
 from lake_assets.sources.postgres_source import PostgresDatabase
+from lake_assets.sources.snapshot_requests import named_tables
 from tests.support import postgres
 from tests.support.live_postgres import Database, live_database
 from tests.support.processes import free_port
@@ -251,6 +251,22 @@ def test_a_gap_is_left_behind_if_that_is_declared(spec: PostgresSpec, server: Da
     assert server("SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'slot_of_test'") == []
     assert database.check(None) == ["public.users"]
     assert not database.starts_over()
+
+
+def test_rows_without_a_key_that_are_read_again_must_not_count_twice(spec: PostgresSpec, server: Database) -> None:
+    server("ALTER TABLE bare REPLICA IDENTITY FULL")
+    server("SELECT pg_create_logical_replication_slot('slot_of_test', 'pgoutput')")
+    ((confirmed,),) = server("SELECT pg_current_wal_lsn() - '0/0'")
+    database = PostgresDatabase(replace(spec, tables=(*spec.tables, SourceTableSpec("public.bare", by_row=True))))
+    offset = {"offsets": [[{}, {"lsn": int(confirmed)}]], "tables": ["public.users"]}
+    database.check(offset)
+    assert (database.starts_over(), database.voids()) == (False, [])
+    assert database.counted(["public.users", "public.bare"]) == {"public.bare"}
+    # The first one was not: it is taken again with another slot, for which all rows count anew.
+    unfinished = {"lsn": int(confirmed), "snapshot": "INITIAL", "snapshot_completed": False}
+    database.check({"offsets": [[{}, unfinished]], "tables": ["public.bare", "public.users"]})
+    assert (database.starts_over(), sorted(database.voids())) == (True, ["public.bare", "public.users"])
+    assert server("SELECT slot_name FROM pg_replication_slots") == []
 
 
 def test_a_server_whose_log_has_no_changes_of_rows(spec: PostgresSpec) -> None:

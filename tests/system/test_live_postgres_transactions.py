@@ -13,6 +13,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId
+from lake_assets.service import service_state
 from tests.support.live_postgres import Database, Live, live_database
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -144,3 +145,43 @@ def test_a_first_snapshot_that_is_killed_leaves_no_rows(live: Live, database: Da
     assert set(final(live, "log")) == set(there(live, "log"))
     reported = [t for t in ("users", "bare", "log") if reasons_of(live.lake, TableId.parse(f"final.{t}"))]
     assert reported == ["log"]
+
+
+def test_rows_without_a_key_that_are_read_again_count_once(live: Live, database: Database) -> None:
+    database("INSERT INTO bare SELECT i, 'w' FROM generate_series(1, 600) i")
+    live.declare([DECLARED[0], DECLARED[3]])
+    live.start()
+    live.settle()
+    live.end()
+    # Declared later, and killed in the snapshot of this table.
+    live.declare(DECLARED, max_rows=50)
+    live.start()
+    live.wait("some rows", lambda: len(live.events("public.bare")) >= 100)
+    live.kill()
+    database(
+        "DELETE FROM bare WHERE n < 20; UPDATE bare SET what = 'z' WHERE n < 30; INSERT INTO bare VALUES (1000, 'n')"
+    )
+    landed = len(live.events("public.bare"))
+    live.start()
+    live.wait("all rows", lambda: len(live.events("public.bare")) >= landed + 580)
+    live.settle()
+    live.end()
+    live.declare(DECLARED)
+    absorb(live)
+    assert final(live, "bare") == there(live, "bare")
+    # Asked for again.
+    service_state.request_snapshot(live.lake, "raw.live", ["public.bare", "public.users"])
+    live.start()
+    folder = service_state.requests_folder(live.lake, "raw.live")
+    live.wait("end of the snapshot", lambda: not list(folder.glob("*.json")))
+    live.settle()
+    live.end()
+    absorb(live)
+    assert {t: final(live, t) for t in ("users", "bare")} == {t: there(live, t) for t in ("users", "bare")}
+    assert reasons_of(live.lake, TableId.parse("final.bare")) == []
+    # Another start reads nothing again.
+    counts = {t: len(live.events(t)) for t in ("public.users", "public.bare", "public.log")}
+    live.start()
+    live.settle()
+    time.sleep(5)
+    assert {t: len(live.events(t)) for t in counts} == counts

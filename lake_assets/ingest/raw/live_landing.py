@@ -81,7 +81,6 @@ class LiveLanding:
             after = {**there, self.name: entry}
             if isinstance(records, Sequence):
                 batch = LiveBatch(records, history, self.name, after, spec.limits)
-                batch.voids = offset is None
             else:
                 batch = LoadBatch(records, self.name, after, spec.limits)
             landed = commit_batch(lake, spec, raw, batch)

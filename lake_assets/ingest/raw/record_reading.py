@@ -76,7 +76,7 @@ class RecordReading:
                 yield from self._alike(file, record, counts)
                 continue
             routed = self._route(file, record)
-            if routed.source_table and isinstance(batch, LiveBatch) and batch.voids:
+            if routed.source_table and isinstance(batch, LiveBatch) and record.number in batch.voiding:
                 self.snapshots.void(routed.source_table, self.position)
             if routed.problem:
                 self.rejected += 1

@@ -19,7 +19,7 @@ from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw.file_ledger import LandedFile
 from lake_assets.ingest.raw.landing_folder import as_record, fetched_ahead, records_of
 from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY, SCHEMA_HISTORY
-from lake_assets.sources.live_source import RowLoad, Rows, Undecodable
+from lake_assets.sources.live_source import RowLoad, Rows, Undecodable, Voiding
 
 # Arrow's functions have no types.
 pc: Any = pyarrow.compute
@@ -137,8 +137,8 @@ class LiveBatch(Batch):
     ) -> None:
         super().__init__(parts=1, bytes=sum(map(len, records)), source_name=name)
         self.records, self.history, self.offsets, self.limits = records, history, offsets, limits
-        # Whether the records truncate tables of which a snapshot was not finished, and is taken again.
-        self.voids = False
+        # Which records truncate a table whose rows arrive again.
+        self.voiding = {n for n, record in enumerate(records, 1) if isinstance(record, Voiding)}
 
     def read(self) -> Iterator[tuple[str, Record]]:
         """See `Batch`."""

@@ -54,7 +54,7 @@ class TableSnapshots:
         self._of[table] = last
 
     def void(self, table: str, position: int) -> None:
-        """Take into account that a snapshot was not finished, and that what it has read was truncated."""
+        """Take into account that a table was truncated here, before a snapshot of it."""
         self._of[table] = TableSnapshot(_VOIDED, position)
 
     def properties(self) -> dict[str, str]:
