@@ -98,6 +98,7 @@ class Compared:
         patch.setattr(FewEvents, "last_of_keys", reduced)
 
 
+@pytest.mark.long  # all histories of little data take this way
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 12)])
 @pytest.mark.parametrize(
     "declared", [*DECLARED][:1] + [pytest.param(d, marks=pytest.mark.long) for d in [*DECLARED][1:]]

@@ -26,7 +26,7 @@ from tests.support.random_dumps import (
     first_columns,
     plain,
 )
-from tests.support.seeds import any_seed, long_seeds
+from tests.support.seeds import any_seed, long_seeds, seeds
 
 
 def land(feed: DumpFeed, source: RandomDumps, steps: int) -> None:
@@ -114,7 +114,8 @@ def staged(changes: Changes) -> Changes:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, *long_seeds(1, 8)])
+@pytest.mark.long  # a table with a key, and the events of all kinds, are in every run
+@pytest.mark.parametrize("seed", seeds(0, 9))
 def test_versions_follow_the_dumps(lake: Lake, seed: int) -> None:
     source = RandomDumps(Random(seed), columns=first_columns(WIDENED))
     feed, versions = DumpFeed(lake, {"mode": "scd2"}), Versions()
@@ -125,7 +126,8 @@ def test_versions_follow_the_dumps(lake: Lake, seed: int) -> None:
     assert feed.pipeline.pending(lake) == []
 
 
-@pytest.mark.parametrize("seed", [0, *long_seeds(1, 8)])
+@pytest.mark.long  # a table with a key, and the events of all kinds, are in every run
+@pytest.mark.parametrize("seed", seeds(0, 9))
 def test_a_table_without_a_key_equals_the_source_after_each_dump(lake: Lake, seed: int) -> None:
     source = RandomDumps(Random(seed), is_keyed=False, nulls=True, columns=first_columns(WIDENED))
     feed = DumpFeed(lake, {"key": "*"})
