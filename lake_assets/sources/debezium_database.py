@@ -63,11 +63,19 @@ class Database(Protocol):
         ...
 
     def counted(self, tables: Sequence[str]) -> set[str]:
-        """Return those of some tables whose rows have no key, so that they are counted."""
+        """Return those of some tables whose earlier rows must not count beside those of a snapshot."""
         ...
 
     def voids(self) -> Sequence[str]:
         """Return the tables of which rows may have landed from a snapshot that was not finished and is taken again."""
+        ...
+
+    def identities(self) -> Mapping[str, object]:
+        """Return what tells a table from another one of its name, as the last check found it; none: nothing does."""
+        ...
+
+    def problem(self) -> str:
+        """Return why the log must not be read further without another check; empty: nothing is known."""
         ...
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:

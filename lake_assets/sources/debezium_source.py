@@ -53,7 +53,7 @@ class DebeziumSource:
             self.check(progress.offset)
         anew = self.database.starts_over()
         self._void(progress, None if anew else progress.offset, land)
-        progress = Progress(None, progress.history) if anew else progress
+        progress = Progress(None if anew else self._without_new(progress.offset), progress.history)
         if progress.offset is None and (offset := self._load(land, stop)):
             progress = Progress(offset, progress.history)
         start_jvm()
@@ -85,6 +85,12 @@ class DebeziumSource:
         if records := [truncate_like(r, lsn) for t, r in sorted(progress.one_of_each().items()) if t in voided]:
             land(records, offset)
 
+    def _without_new(self, offset: Any) -> Any:
+        """Return an offset as if tables had not been read yet that have been dropped and created again since."""
+        known, now = (offset or {}).get("identities", {}), self.database.identities()
+        new = [t for t in (offset or {}).get("tables", ()) if known.get(t, now.get(t)) != now.get(t)]
+        return {**offset, "tables": [t for t in offset["tables"] if t not in new]} if new else offset
+
     def request(self, tables: Sequence[str], begun: Callable[[], None]) -> None:
         """See `LiveSource`."""
         if unknown := [t for t in tables if self.tables and t not in self.tables]:
@@ -94,6 +100,11 @@ class DebeziumSource:
     def begin(self, tables: Collection[str]) -> None:
         """Take note that snapshots of tables have begun, as the committed offset says."""
         self._requests.begin(tables)
+
+    def known(self, tables: Sequence[str]) -> Mapping[str, object]:
+        """Return what an offset says of the tables whose rows have been read."""
+        identities = {t: i for t, i in self.database.identities().items() if t in tables}
+        return {"tables": list(tables), **({"identities": identities} if identities else {})}
 
     def measures(self) -> Mapping[str, object]:
         """See `LiveSource`."""
@@ -116,7 +127,7 @@ class DebeziumSource:
             if load is None:
                 return None
             at = {"lsn": load.lsn, "ts_usec": load.micros}
-            offset = {"offsets": [[{"server": self.settings.name}, at]], "tables": list(load.tables)}
+            offset = {"offsets": [[{"server": self.settings.name}, at]], **self.known(load.tables)}
             self._loading = load
             try:
                 land(load, offset)
@@ -187,20 +198,24 @@ class DebeziumSource:
 
 
 class _Watch:
-    """Notices that an engine waits for a connection that is gone.
+    """Notices what an engine does not: that a table is another one, or a connection is gone.
 
-    The connectors for binary logs do not end then. They could connect again by themselves, and would then repeat what
-    they have read of a transaction.
+    The connectors for binary logs do not end when it is. They could connect again by themselves, and would then repeat
+    what they have read of a transaction.
     """
 
     def __init__(self, source: DebeziumSource, consumer: _Consumer) -> None:
         self.source, self.consumer = source, consumer
-        self.looked = self.connected = time.monotonic()
+        self.looked = self.connected = self.asked = time.monotonic()
         self.was_connected = False
 
     def problem(self) -> str:
         """Return what is wrong; empty: nothing."""
         now = time.monotonic()
+        if now - self.asked > thresholds.LIVE_MEASURE_SECONDS:
+            self.asked = now
+            if text := self.source.database.problem():
+                return text
         if not self.source.database.needs_history() or now - self.looked < 1:
             return ""
         self.looked = now
@@ -299,7 +314,7 @@ class _Consumer:
 
     def _offset(self) -> Any:
         current = [t for t in self.source.tables if t in self.tables]
-        return {"offsets": list(self.offsets.values()), "tables": current, **self.positions.committed}
+        return {"offsets": list(self.offsets.values()), **self.source.known(current), **self.positions.committed}
 
     def _note(self, text: str) -> None:
         """Follow what Debezium says about its snapshots.

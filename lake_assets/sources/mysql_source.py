@@ -99,6 +99,14 @@ class MysqlDatabase:
         """See `Database`."""
         return set()
 
+    def identities(self) -> Mapping[str, object]:
+        """See `Database`: the log has what happened to a table."""
+        return {}
+
+    def problem(self) -> str:
+        """See `Database`."""
+        return ""
+
     def voids(self) -> Sequence[str]:
         """See `Database`."""
         return ()

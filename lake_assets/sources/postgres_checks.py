@@ -33,6 +33,11 @@ def close_name(name: str, names: Iterable[str]) -> str:
     return f": did you mean {close[0]}?" if close else ""
 
 
+# The numbers of tables by their names: one that is dropped and created again has another.
+NUMBERS = """
+SELECT n.nspname || '.' || c.relname, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname || '.' || c.relname = ANY(%s) AND c.relkind IN ('r', 'p')
+"""
 # Of a partitioned table, the log has what its partitions are set to.
 IDENTITY = """
 coalesce(CASE c.relkind WHEN 'p' THEN (

@@ -17,6 +17,7 @@ from lake_assets.lake import thresholds
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
 from lake_assets.sources.postgres_checks import (
     IDENTITY,
+    NUMBERS,
     close_name,
     full_identity,
     problem_of,
@@ -39,6 +40,7 @@ class _Table:
     key: tuple[str, ...]
     is_partitioned: bool
     has_primary_key: bool
+    oid: int
 
 
 class PostgresDatabase:
@@ -48,9 +50,9 @@ class PostgresDatabase:
         """`prepares`: whether a check may create the publication, or extend it."""
         self.spec, self.prepares, self.kind = spec, prepares, "postgres"
         self._found: dict[str, _Table] = {}
-        self._starts_over = False
-        self._voided: list[str] = []
-        self._counted: set[str] = set()
+        self._starts_over, self._voided = False, list[str]()
+        # Tables whose rows are counted, and those that have been dropped and created again.
+        self._counted, self._new = set[str](), set[str]()
 
     def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """See `Database`."""
@@ -62,6 +64,20 @@ class PostgresDatabase:
             name = f'"{table.schema}"."{table.table}"'
             kinds.setdefault("INCREMENTAL" if in_pieces else "BLOCKING", []).append(name)
         return kinds
+
+    def identities(self) -> Mapping[str, object]:
+        """See `Database`: a table that is dropped and created again has another number."""
+        return {t.name: t.oid for t in self._found.values()}
+
+    def problem(self) -> str:
+        """See `Database`."""
+        try:
+            with connected(self.spec) as ask:
+                now = dict(ask(NUMBERS, list(self._found)))
+        except (SourceError, SourceUnavailableError):
+            return ""  # Debezium says so itself
+        new = [t for t, oid in now.items() if oid != self._found[t].oid]
+        return f"{', '.join(new)} was dropped and created again, so all of its rows are read" if new else ""
 
     def load(
         self, tables: Sequence[str], name: str, stop: threading.Event
@@ -100,10 +116,14 @@ class PostgresDatabase:
             if self.prepares and self.spec.snapshot == "initial" and (unfinished or not offset):
                 # Only with a slot of its own, a snapshot and the changes after it fit together.
                 self._drop_slot(ask)
+            known = (offset or {}).get("identities", {})
+            self._new = {f.name for d, f in tables if known.get(f.name, f.oid) != f.oid and not d.appends}
             self._counted = {f.name for d, f in tables if d.by_row}
             if unfinished:
                 self._starts_over = True
                 self._voided = [f.name for d, f in tables if not d.appends and (d.by_row or d.keys or f.key)]
+            else:
+                self._voided = sorted(self._new)
         return sorted(self._found)
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
@@ -167,7 +187,7 @@ class PostgresDatabase:
 
     def counted(self, tables: Sequence[str]) -> set[str]:
         """See `Database`."""
-        return self._counted.intersection(tables)
+        return (self._counted | self._new).intersection(tables)
 
     def voids(self) -> Sequence[str]:
         """See `Database`."""
@@ -219,12 +239,12 @@ class PostgresDatabase:
             "array(SELECT a.attname FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(n, o), pg_attribute a "
             "WHERE i.indrelid = c.oid AND (CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) "
             "AND a.attrelid = c.oid AND a.attnum = k.n ORDER BY k.o)::text[], "
-            "EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) "
+            "EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary), c.oid "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') "
             "AND NOT c.relispartition AND n.nspname NOT IN ('pg_catalog', 'information_schema') "
             "AND n.nspname NOT LIKE 'pg_toast%' AND c.relpersistence = 'p'"
         )
-        there = [_Table(f"{s}.{t}", s, t, i, tuple(k), kind == "p", has) for s, t, i, kind, k, has in rows]
+        there = [_Table(f"{s}.{t}", s, t, i, tuple(k), kind == "p", *more) for s, t, i, kind, k, *more in rows]
         there = [t for t in there if not any(fnmatch.fnmatchcase(t.name, e) for e in self.spec.exclude)]
         exact = {t.name: t for t in there}
         result: list[tuple[SourceTableSpec, _Table]] = []

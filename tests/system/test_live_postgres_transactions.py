@@ -185,3 +185,26 @@ def test_rows_without_a_key_that_are_read_again_count_once(live: Live, database:
     live.settle()
     time.sleep(5)
     assert {t: len(live.events(t)) for t in counts} == counts
+
+
+def test_a_table_that_is_created_again_is_read_in_whole(live: Live) -> None:
+    database = live.database
+    live.start()
+    live.settle()
+    for kills in (False, True):
+        if kills:
+            live.kill()
+        # Changes of the old table that have not landed, or not yet.
+        database("INSERT INTO users VALUES (77, 'old'); UPDATE users SET name = 'older'")
+        database("DROP TABLE users; CREATE TABLE users (id int PRIMARY KEY, name text, more int DEFAULT 3)")
+        mark = 100 + kills
+        database("INSERT INTO users VALUES (1, 'new'), (%s, NULL)", mark)
+        if kills:
+            live.start()
+        ids = lambda mark=mark: any(r.get("id") == mark for r in live.events("public.users"))  # noqa: E731
+        live.wait("rows of the new table", ids)
+        database("UPDATE users SET name = 'changed' WHERE id = 1")
+        live.settle()
+        absorb(live)
+        assert final(live, "users") == Counter(database("SELECT * FROM users"))
+    live.end()
