@@ -94,7 +94,7 @@ class PostgresDatabase:
 
     def check(self, offset: Any) -> Sequence[str]:
         """See `Database`."""
-        self._starts_over, self._voided = False, []
+        self._starts_over = False
         unfinished = is_unfinished(offset)
         with connected(self.spec) as ask:
             self._check_server(ask)
@@ -119,11 +119,10 @@ class PostgresDatabase:
             known = (offset or {}).get("identities", {})
             self._new = {f.name for d, f in tables if known.get(f.name, f.oid) != f.oid and not d.appends}
             self._counted = {f.name for d, f in tables if d.by_row}
+            self._voided = sorted(self._new)
             if unfinished:
                 self._starts_over = True
                 self._voided = [f.name for d, f in tables if not d.appends and (d.by_row or d.keys or f.key)]
-            else:
-                self._voided = sorted(self._new)
         return sorted(self._found)
 
     def properties(self, tables: Sequence[str]) -> Mapping[str, str]:
