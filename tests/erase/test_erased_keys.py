@@ -54,6 +54,8 @@ def test_tables_are_as_if_the_events_had_never_arrived(
     assert all(len(lake.table(t["table"]).metadata.snapshots) == 1 for t in report["tables"])
     assert [f.name for f in (lake.config.home / "erasures").iterdir() if f.name.endswith(".plan.json")] == []
 
+    if mode != "scd2":  # the rest takes as long again
+        return
     # What comes later is absorbed as in any lake, and no file is landed again.
     for one in (users, others):
         one.deliver(one.user("c", 40), one.user("u", 2, "the second"), one.order(103, 40))
@@ -61,12 +63,11 @@ def test_tables_are_as_if_the_events_had_never_arrived(
     for table in ("final.users", "agg.joined"):
         verified = call("verify", table, "--pipeline", users.file)
         assert "equal" in verified.out, verified.out + verified.err
-    if mode == "scd2":  # otherwise it is seen beside a file that somebody has left
-        # Erasing again finds nothing, and searches nevertheless.
-        again = call(*words, "--yes", "--json")
-        assert again.code == 0, again.err
-        result = json.loads(again.out)
-        assert (result["records"], result["is_proven"], result["files_scanned"] > 10) == (0, True, True)
+    # Erasing again finds nothing, and searches nevertheless.
+    again = call(*words, "--yes", "--json")
+    assert again.code == 0, again.err
+    result = json.loads(again.out)
+    assert (result["records"], result["is_proven"], result["files_scanned"] > 10) == (0, True, True)
     # A new event of the key is new data.
     users.deliver(users.user("c", 17))
     assert users.count("final.users", "id = 17") == 1

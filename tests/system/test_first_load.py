@@ -87,6 +87,7 @@ def rows_of(live: Live, table: str) -> tuple[list[str], Counter[tuple[str, ...]]
     return [f"{c} {kind}" for c, kind in columns.items()], Counter(map(tuple, frame.selectExpr(*texts).collect()))
 
 
+@pytest.mark.long  # `test_live_postgres` loads some types, and is killed, in every run
 def test_rows_are_read_as_debezium_reads_them(
     lake: Lake, typed: Database, new_lake: Callable[[str], Lake], declared: Callable[..., Live]
 ) -> None:
@@ -118,6 +119,7 @@ def test_rows_are_read_as_debezium_reads_them(
     assert loaded[1] != first[1]
 
 
+@pytest.mark.long  # `test_live_postgres` loads some types, and is killed, in every run
 def test_changes_follow_and_each_row_of_a_killed_load_is_there_once(
     lake: Lake, typed: Database, declared: Callable[..., Live]
 ) -> None:
