@@ -286,7 +286,8 @@ class _Consumer:
                 if self.expected and (table := table_read(event)) in self.expected:
                     self.expected.discard(table)
                     before = self.positions.begin_snapshot(event)
-                    records += [truncate_like(record, before)] if self.source.database.counted([table]) else []
+                    if before is not None and self.source.database.counted([table]):
+                        records.append(truncate_like(record, before))
                 records.append(self.positions.ordered(record, event, last))
             last = event
         history, size = self.history.new()

@@ -83,12 +83,15 @@ class LogPositions:
         """Take note of an event after which nothing is committed."""
         self.previous, self._left_out = position_of(event), 0
 
-    def begin_snapshot(self, event: Any) -> int:
+    def begin_snapshot(self, event: Any) -> int | None:
         """Take note of the first row of a snapshot between changes; return the position before it.
 
-        Changes after it may have lower positions, of a transaction that was open then.
+        Changes after it may have lower positions, of a transaction that was open then. None: it is another product's
+        log, whose positions do not go back.
         """
-        self.floor = int(position_of(event)["lsn"])
+        if (lsn := position_of(event).get("lsn")) is None:
+            return None
+        self.floor = int(lsn)
         return self.floor - 1
 
     def follow(self, events: Sequence[Any]) -> Position:
@@ -157,7 +160,9 @@ def table_read(event: Any) -> str:
         return ""
     value = event.sourceRecord().value()
     source = value.get("source")
-    return f"{source.get('schema')}.{source.get('table')}" if str(value.get("op")) == "r" else ""
+    # MariaDB and MySQL have databases in place of schemas.
+    within = "schema" if source.schema().field("schema") is not None else "db"
+    return f"{source.get(within)}.{source.get('table')}" if str(value.get("op")) == "r" else ""
 
 
 def position_of(event: Any) -> Position:
