@@ -24,8 +24,8 @@ from lake_assets.sources.postgres_connection import Ask, quoted
 pc: Any = pyarrow.compute
 # Older versions cannot read a range of a table's blocks alone.
 LEAST_VERSION = 140_000
-# Between key and row, where COPY writes them: JSON has no such character.
-DELIMITER, QUOTE = "\x01", "\x02"
+# Between key and row, where COPY writes them. JSON escapes it, and the character that quotes, so lines are as they are.
+DELIMITER = "\x01"
 
 # Connect's types of values that JSON holds exactly, by Postgres's type.
 _PLAIN = {
