@@ -81,6 +81,13 @@ def connected(spec: PostgresSpec) -> Generator[Ask]:
         connection.close()
 
 
+def drop_slot(ask: Ask, slot: str) -> None:
+    """Drop a replication slot that is there, and that nobody reads."""
+    ask(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active", slot
+    )
+
+
 def quoted(*names: str) -> str:
     """Return names as an identifier: "schema"."table"."""
     return ".".join('"' + n.replace('"', '""') + '"' for n in names)

@@ -23,7 +23,7 @@ from lake_assets.lake import thresholds
 from lake_assets.sources.live_source import Rows, Stopped
 from lake_assets.sources.live_specs import PostgresSpec
 from lake_assets.sources.postgres_checks import what_slot_waits_for
-from lake_assets.sources.postgres_connection import Ask, asking, connect, connected
+from lake_assets.sources.postgres_connection import Ask, asking, connect, connected, drop_slot
 from lake_assets.sources.postgres_rows import DELIMITER, LEAST_VERSION, LoadedTable, Part, RecordTexts, loaded_table
 
 log = logging.getLogger(__name__)
@@ -237,10 +237,7 @@ def postgres_load(
             yield None
             return
         # Nothing of it has landed, so nobody needs what it keeps.
-        ask(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active",
-            spec.slot,
-        )
+        drop_slot(ask, spec.slot)
     limit = f"-c lock_timeout={thresholds.LIVE_SLOT_SECONDS}s"
     exporter = connect(spec, connection_factory=LogicalReplicationConnection, options=limit)
     try:

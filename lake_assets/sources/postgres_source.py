@@ -24,7 +24,7 @@ from lake_assets.sources.postgres_checks import (
     what_slot_waits_for,
     why_not_there,
 )
-from lake_assets.sources.postgres_connection import connected, quoted
+from lake_assets.sources.postgres_connection import connected, drop_slot, quoted
 from lake_assets.sources.postgres_load import PostgresLoad, postgres_load
 from lake_assets.sources.postgres_positions import is_unfinished
 
@@ -112,10 +112,10 @@ class PostgresDatabase:
                 log.warning("%s. All rows are read again, as declared", e)
                 self._starts_over = True
                 if self.prepares:
-                    self._drop_slot(ask)
+                    drop_slot(ask, self.spec.slot)
             if self.prepares and self.spec.snapshot == "initial" and (unfinished or not offset):
                 # Only with a slot of its own, a snapshot and the changes after it fit together.
-                self._drop_slot(ask)
+                drop_slot(ask, self.spec.slot)
             known = (offset or {}).get("identities", {})
             self._new = {f.name for d, f in tables if known.get(f.name, f.oid) != f.oid and not d.appends}
             self._counted = {f.name for d, f in tables if d.by_row}
@@ -191,13 +191,6 @@ class PostgresDatabase:
     def voids(self) -> Sequence[str]:
         """See `Database`."""
         return self._voided
-
-    def _drop_slot(self, ask: Any) -> None:
-        """Drop the slot, which is made again with the snapshot."""
-        ask(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active",
-            self.spec.slot,
-        )
 
     # --- checks -------------------------------------------------------------------------------------------------
 
