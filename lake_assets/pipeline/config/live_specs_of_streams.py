@@ -7,9 +7,9 @@ import zlib
 from lake_assets.pipeline.config.kafka_settings import KafkaSettings
 from lake_assets.pipeline.config.pipeline_config import Stream
 from lake_assets.pipeline.config.setting_types import seconds_of
-from lake_assets.pipeline.config.source_settings import DatabaseSettings, MysqlSettings, PostgresSettings
+from lake_assets.pipeline.config.source_settings import MysqlSettings, PostgresSettings
 from lake_assets.pipeline.config.stream_tables import StreamTable
-from lake_assets.sources.live_specs import LiveSpec, MysqlSpec, PostgresSpec, SourceTableSpec
+from lake_assets.sources.live_specs import DatabaseSpec, LiveSpec, MysqlSpec, PostgresSpec, SourceTableSpec
 
 
 def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
@@ -19,40 +19,16 @@ def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
         case PostgresSettings():
             slot = settings.slot or f"lake_assets_{pipeline}_{stream.name}".lower()[:63]
             return PostgresSpec(
-                host=settings.host,
-                port=settings.port,
-                database=settings.database,
-                user=settings.user,
-                password_from=_password(settings, "PGPASSWORD"),
+                **vars(_database(stream, settings, "PGPASSWORD")),
                 slot=slot,
                 publication=settings.publication or slot,
-                tables=tuple(_table(t) for t in stream.tables),
-                exclude=tuple(stream.exclude),
-                snapshot=settings.snapshot,
-                on_gap=settings.on_gap,
                 sslmode=settings.sslmode,
-                rows=stream.max_rows,
-                wait=seconds_of(settings.max_wait),
-                heartbeat=seconds_of(settings.heartbeat),
-                properties=tuple(sorted(settings.properties.items())),
             )
         case MysqlSettings():
             # Replicas are usually given small numbers.
             own = 1 << 30 | zlib.crc32(f"{pipeline}.{stream.name}".encode()) >> 2
             return MysqlSpec(
-                host=settings.host,
-                port=settings.port,
-                database=settings.database,
-                user=settings.user,
-                password_from=_password(settings, "MYSQL_PWD"),
-                tables=tuple(_table(t) for t in stream.tables),
-                exclude=tuple(stream.exclude),
-                snapshot=settings.snapshot,
-                on_gap=settings.on_gap,
-                rows=stream.max_rows,
-                wait=seconds_of(settings.max_wait),
-                heartbeat=seconds_of(settings.heartbeat),
-                properties=tuple(sorted(settings.properties.items())),
+                **vars(_database(stream, settings, "MYSQL_PWD")),
                 product="mariadb" if stream.source and stream.source.mariadb else "mysql",
                 server_id=settings.server_id or own,
                 sslmode=settings.sslmode,
@@ -63,8 +39,23 @@ def live_spec(pipeline: str, stream: Stream) -> LiveSpec | None:
             return None
 
 
-def _password(settings: DatabaseSettings, default: str) -> str:
-    return settings.password.env if settings.password else default
+def _database(stream: Stream, settings: PostgresSettings | MysqlSettings, password: str) -> DatabaseSpec:
+    """Return what every database is declared with; `password`: the usual environment variable of its password."""
+    return DatabaseSpec(
+        host=settings.host,
+        port=settings.port,
+        database=settings.database,
+        user=settings.user,
+        password_from=settings.password.env if settings.password else password,
+        tables=tuple(_table(t) for t in stream.tables),
+        exclude=tuple(stream.exclude),
+        snapshot=settings.snapshot,
+        on_gap=settings.on_gap,
+        rows=stream.max_rows,
+        wait=seconds_of(settings.max_wait),
+        heartbeat=seconds_of(settings.heartbeat),
+        properties=tuple(sorted(settings.properties.items())),
+    )
 
 
 def _table(table: StreamTable) -> SourceTableSpec:
