@@ -51,14 +51,16 @@ class DebeziumSource:
         """See `LiveSource`."""
         if not self.tables:
             self.check(progress.offset)
-        anew = self.database.starts_over()
-        self._void(progress, None if anew else progress.offset, land)
-        progress = Progress(None if anew else self._without_new(progress.offset), progress.history)
+        restarts = self.database.starts_over()
+        self._void(progress, None if restarts else progress.offset, land)
+        progress = Progress(None if restarts else self._without_new(progress.offset), progress.history)
         if progress.offset is None and (offset := self._load(land, stop)):
             progress = Progress(offset, progress.history)
         start_jvm()
         with tempfile.TemporaryDirectory(prefix="lake-assets-debezium-") as folder:
-            history = SchemaHistory(Path(folder) / "history", progress, anew=anew and self.database.needs_history())
+            history = SchemaHistory(
+                Path(folder) / "history", progress, restarts=restarts and self.database.needs_history()
+            )
             consumer = _Consumer(self, progress.offset, land, stop, history)
             properties = self._properties(Path(folder), progress.offset, consumer.history)
             ended = threading.Event()

@@ -79,7 +79,7 @@ class PostgresLoad:
         return self._texts[table.name]
 
     def _check_files(self) -> None:
-        """Check that no table was written anew: to a snapshot from before, it looks empty."""
+        """Check that no table was truncated or rewritten: to an older snapshot, such a table looks empty."""
         with connected(self.spec) as ask:
             for table in self.found:
                 now = loaded_table(ask, table.schema, table.table)
@@ -219,7 +219,7 @@ class _Sink:
 def postgres_load(
     spec: PostgresSpec, tables: Sequence[tuple[str, str]], prefix: str, stop: threading.Event
 ) -> Generator[PostgresLoad | None]:
-    """Make the replication slot anew, and yield the rows as of its beginning; None: Debezium is to read all rows.
+    """Make a new replication slot, and yield the rows as of its beginning; None: Debezium is to read all rows.
 
     Args:
         tables: schema and name of each.

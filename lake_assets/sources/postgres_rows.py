@@ -75,7 +75,7 @@ class Part:
     Attributes:
         name: its name as an identifier.
         blocks: its size.
-        file: the number of its file, another one after a statement that writes all rows anew.
+        file: the number of its file, which changes when a statement rewrites or removes all rows.
         rows: how many rows the server thinks that it has.
     """
 

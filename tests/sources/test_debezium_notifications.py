@@ -20,7 +20,7 @@ TABLES = ["public.bare", "public.odd", "public.users"]
 @pytest.fixture
 def consumer(tmp_path: Path) -> Any:
     source: Any = SimpleNamespace(tables=TABLES, settings=SimpleNamespace(name="shop.live"))
-    history = SchemaHistory(tmp_path / "history", Progress(None, list), anew=False)
+    history = SchemaHistory(tmp_path / "history", Progress(None, list), restarts=False)
     return _Consumer(source, {"tables": []}, lambda *_: None, threading.Event(), history)
 
 
