@@ -243,6 +243,8 @@ LIVE_RETRY_MOST_SECONDS = 60.0
 # [not measured]
 LIVE_STATE_SECONDS = 2.0
 LIVE_STATE_OLD_SECONDS = 30.0
+# A snapshot that Debezium was asked for begins within this time, or it is asked again by another engine. [not measured]
+LIVE_SNAPSHOT_SECONDS = 180.0
 # What a server says of its log is asked for this often. [not measured]
 LIVE_MEASURE_SECONDS = 30.0
 # A reader of a binary log is started again if its connection is gone for so long, or if it hears nothing for the second

@@ -82,9 +82,9 @@ class Database(Protocol):
         """Return the connector's own settings, with its password."""
         ...
 
-    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return how all rows of tables are read beside their changes: names in Debezium's notation, by the kind of
-        snapshot (INCREMENTAL, BLOCKING)."""
+    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return how all rows of tables are read beside their changes: by the kind of snapshot (INCREMENTAL, BLOCKING),
+        the name of each table in Debezium's notation. A table that is not read any more is left out."""
         ...
 
     def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[Load | None]:

@@ -99,6 +99,10 @@ class DebeziumSource:
             raise SourceError(f"{', '.join(unknown)}: not read here. Tables that are: {', '.join(self.tables)}")
         self._requests.add(tables, begun)
 
+    def hear(self) -> None:
+        """Take note that the engine works on a snapshot."""
+        self._requests.hear()
+
     def begin(self, tables: Collection[str]) -> None:
         """Take note that snapshots of tables have begun, as the committed offset says."""
         self._requests.begin(tables)
@@ -143,15 +147,26 @@ class DebeziumSource:
             return
         if new := consumer.take_new(self.tables):
             self._requests.add(new)
-        for tables in self._requests.take():
-            log.warning("%s: reads all rows of %s", self.settings.name, ", ".join(tables))
-            # Rows without a key cannot be read in pieces beside their changes: reading of changes pauses.
-            kinds = self.database.snapshots(tables)
-            if not kinds:  # of tables that are not read any more
-                self.begin(tables)
-            consumer.expected.update(tables)
-            for kind, some in kinds.items():
-                send(self._engine, "execute-snapshot", {"data-collections": list(some), "type": kind})
+        if consumer.positions.in_pieces or not (tables := self._requests.waiting()):
+            return
+        kinds = self.database.snapshots(tables)
+        if gone := set(tables).difference(*kinds.values()):  # not read any more
+            self._requests.asked(gone)
+            self.begin(gone)
+        # Rows without a key cannot be read in pieces beside their changes: reading of changes pauses.
+        for kind in sorted(kinds)[:1]:
+            log.warning("%s: reads all rows of %s", self.settings.name, ", ".join(kinds[kind]))
+            consumer.expected.update(kinds[kind])
+            self._requests.asked(kinds[kind])
+            send(self._engine, "execute-snapshot", {"data-collections": [*kinds[kind].values()], "type": kind})
+
+    def unheard(self) -> str:
+        """Return what is wrong if a snapshot does not begin that was asked for; empty: nothing."""
+        consumer = self._consumer
+        if consumer is None or consumer.is_busy or consumer.positions.in_whole:
+            self._requests.hear()
+        tables = ", ".join(self._requests.unheard())
+        return f"Debezium did not begin to read the rows of {tables}: it is asked again" if tables else ""
 
     def _properties(self, folder: Path, offset: Any, history: SchemaHistory) -> dict[str, str]:
         offsets = folder / "offsets"
@@ -216,7 +231,7 @@ class _Watch:
         now = time.monotonic()
         if now - self.asked > thresholds.LIVE_MEASURE_SECONDS:
             self.asked = now
-            if text := self.source.database.problem():
+            if text := self.source.database.problem() or self.source.unheard():
                 return text
         if not self.source.database.needs_history() or now - self.looked < 1:
             return ""
@@ -325,6 +340,7 @@ class _Consumer:
         The state of an incremental one is in the offset from its start on. Of another one, all rows have to land; only
         its tables' own ends name them.
         """
+        self.source.hear()
         told = orjson.loads(text)
         told = told.get("payload", told)
         more = told.get("additional_data") or {}

@@ -91,9 +91,9 @@ class MysqlDatabase:
         """See `Database`."""
         return mariadb_jars() if self.spec.product == "mariadb" else ()
 
-    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """See `Database`: each table has a key, see `check`."""
-        return {"INCREMENTAL": tables}
+        return {"INCREMENTAL": {t: t for t in tables}}
 
     def counted(self, tables: Sequence[str]) -> set[str]:
         """See `Database`."""

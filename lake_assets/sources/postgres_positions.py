@@ -48,6 +48,16 @@ class LogPositions:
         seen: dict[str, object] = {"seen": [self.lsn, self.landed]} if self.landed else {}
         return seen | ({"floor": self.floor} if self.floor is not None else {})
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether a snapshot was not complete at the last record that reads tables in pieces, beside their changes."""
+        return any(n.startswith(_INCREMENTAL) for n in self.previous)
+
+    @property
+    def in_whole(self) -> bool:
+        """Whether the last record belongs to a snapshot that reads tables in whole."""
+        return "snapshot" in self.previous
+
     def has_landed(self, event: Any) -> bool:
         """Whether a record is one of those that have landed of the last position; to be asked about each in turn."""
         if self.arrived >= self.landed or position_of(event).get("lsn") != self.lsn or not _is_change(event):

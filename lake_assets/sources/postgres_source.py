@@ -54,15 +54,15 @@ class PostgresDatabase:
         # Tables whose rows are counted, and those that have been dropped and created again.
         self._counted, self._new = set[str](), set[str]()
 
-    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    def snapshots(self, tables: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """See `Database`."""
-        kinds: dict[str, list[str]] = {}
+        kinds: dict[str, dict[str, str]] = {}
         for table in (self._found[t] for t in tables if t in self._found):
             # Debezium cannot read the state of an incremental snapshot again if it names such a table.
             is_plain = re.fullmatch(r"\w+\.\w+", table.name, re.ASCII)
             in_pieces = table.has_primary_key and is_plain and table.name not in self._counted
             name = f'"{table.schema}"."{table.table}"'
-            kinds.setdefault("INCREMENTAL" if in_pieces else "BLOCKING", []).append(name)
+            kinds.setdefault("INCREMENTAL" if in_pieces else "BLOCKING", {})[table.name] = name
         return kinds
 
     def identities(self) -> Mapping[str, object]:

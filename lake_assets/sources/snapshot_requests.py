@@ -1,18 +1,24 @@
-"""Requests to read all rows of tables again, which last until a snapshot has begun that a kill does not lose."""
+"""Requests to read all rows of tables again, which last until a snapshot has begun that a kill does not lose.
+
+Debezium is asked for one snapshot at a time: one that it is asked for beside another sometimes never begins, and
+nothing says so.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from lake_assets.lake import thresholds
 
 
 @dataclass
 class _Request:
-    tables: Sequence[str]
     waiting: set[str]
     begun: Callable[[], None] | None
-    is_sent: bool = False
+    asked: set[str] = field(default_factory=set[str])
 
 
 class SnapshotRequests:
@@ -21,36 +27,58 @@ class SnapshotRequests:
     def __init__(self) -> None:
         self._open: list[_Request] = []
         self._lock = threading.Lock()
+        self._heard = time.monotonic()
 
     def add(self, tables: Sequence[str], begun: Callable[[], None] | None = None) -> None:
         """Add a request; `begun` is called once its snapshot goes on after a kill; None: the next engine knows it."""
         with self._lock:
-            self._open.append(_Request(tables, set(tables), begun))
+            self._open.append(_Request(set(tables), begun))
 
     def send_again(self) -> None:
         """Take note that the engine is another one, which has not heard of any request."""
         with self._lock:
             self._open = [r for r in self._open if r.begun]
             for request in self._open:
-                request.is_sent = False
+                request.asked.clear()
 
-    def take(self) -> list[Sequence[str]]:
-        """Return the tables of requests that have not been sent yet."""
+    def waiting(self) -> list[str]:
+        """Return the tables to ask for next; none while a snapshot that was asked for has not begun."""
         with self._lock:
-            new = [r for r in self._open if not r.is_sent]
-            for request in new:
-                request.is_sent = True
-            return [r.tables for r in new]
+            if any(r.asked for r in self._open):
+                return []
+            return sorted(set[str]().union(*(r.waiting for r in self._open)))
+
+    def asked(self, tables: Collection[str]) -> None:
+        """Take note that a snapshot of tables has been asked for."""
+        with self._lock:
+            self._heard = time.monotonic()
+            for request in self._open:
+                request.asked |= request.waiting.intersection(tables)
+
+    def hear(self) -> None:
+        """Take note that the engine works on a snapshot."""
+        self._heard = time.monotonic()
+
+    def unheard(self) -> list[str]:
+        """Return the tables of a snapshot that was asked for, and of which nothing has been heard for too long."""
+        with self._lock:
+            if time.monotonic() - self._heard < thresholds.LIVE_SNAPSHOT_SECONDS:
+                return []
+            return sorted(set[str]().union(*(r.asked for r in self._open)))
 
     def begin(self, tables: Collection[str]) -> None:
-        """Take note that snapshots of tables have begun, as the committed offset says."""
+        """Take note that snapshots of tables have begun, as the committed offset says.
+
+        A request that came after they were asked for waits for another one.
+        """
         with self._lock:
-            sent = [r for r in self._open if r.is_sent]
-            for request in sent:
-                request.waiting.difference_update(tables)
+            for request in self._open:
+                request.waiting -= request.asked.intersection(tables)
+                request.asked.difference_update(tables)
+            done = [r for r in self._open if not r.waiting]
             self._open = [r for r in self._open if r.waiting]
-        for request in sent:
-            if not request.waiting and request.begun:
+        for request in done:
+            if request.begun:
                 request.begun()
 
 

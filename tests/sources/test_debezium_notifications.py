@@ -19,7 +19,7 @@ TABLES = ["public.bare", "public.odd", "public.users"]
 
 @pytest.fixture
 def consumer(tmp_path: Path) -> Any:
-    source: Any = SimpleNamespace(tables=TABLES, settings=SimpleNamespace(name="shop.live"))
+    source: Any = SimpleNamespace(tables=TABLES, settings=SimpleNamespace(name="shop.live"), hear=lambda: None)
     history = SchemaHistory(tmp_path / "history", Progress(None, list), restarts=False)
     return _Consumer(source, {"tables": []}, lambda *_: None, threading.Event(), history)
 

@@ -6,16 +6,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lake_assets import Lake
 from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.lake import thresholds
 from lake_assets.pipeline import Pipeline
 from lake_assets.service import service_state
 from lake_assets.service.live_service import NAME, live_specs
 from lake_assets.service.stream_service import StreamService
+from lake_assets.sources import snapshot_requests
 from lake_assets.sources.live_source import Land, Progress
 from lake_assets.sources.snapshot_requests import SnapshotRequests
 from tests.support.pipeline_files import write_pipeline
@@ -76,10 +79,11 @@ def test_a_request_lasts_until_its_snapshot_has_begun(plain_lake: Lake, spec: Ra
     folder = service_state.requests_folder(plain_lake, str(spec.table))
     service_state.request_snapshot(plain_lake, str(spec.table), ["public.users", "public.orders"])
     first, second = Source(), Source()
-    served(plain_lake, spec, first, lambda: first.requests.take())
+    served(plain_lake, spec, first, lambda: first.requests.waiting())
     assert len(list(folder.glob("*.json"))) == 1
     # The service was killed; the next one asks again, and its snapshots begin, one after the other.
-    served(plain_lake, spec, second, lambda: second.requests.take())
+    served(plain_lake, spec, second, lambda: second.requests.waiting())
+    second.requests.asked(second.requests.waiting())
     second.requests.begin({"public.users"})
     assert len(list(folder.glob("*.json"))) == 1
     second.requests.begin({"public.orders"})
@@ -90,10 +94,47 @@ def test_another_engine_is_asked_again_for_what_has_not_begun() -> None:
     requests, begun = SnapshotRequests(), list[str]()
     requests.add(["public.users"], lambda: begun.append("users"))
     requests.add(["public.new"])
-    assert requests.take() == [["public.users"], ["public.new"]]
-    assert requests.take() == []
+    assert requests.waiting() == ["public.new", "public.users"]
+    requests.asked(requests.waiting())
+    assert requests.waiting() == []
     requests.send_again()
-    assert requests.take() == [["public.users"]]
+    assert requests.waiting() == ["public.users"]
+    requests.asked(["public.users"])
     requests.begin({"public.users"})
     requests.send_again()
-    assert (requests.take(), begun) == ([], ["users"])
+    assert (requests.waiting(), begun) == ([], ["users"])
+
+
+def test_one_snapshot_is_asked_for_at_a_time() -> None:
+    requests, begun = SnapshotRequests(), list[str]()
+    requests.add(["public.bare", "public.users"], lambda: begun.append("both"))
+    requests.asked(["public.bare"])
+    # It came too late for the snapshot that has been asked for, and the table is read once more.
+    requests.add(["public.bare"], lambda: begun.append("bare"))
+    assert requests.waiting() == []
+    requests.begin({"public.bare"})
+    assert (requests.waiting(), begun) == (["public.bare", "public.users"], [])
+    requests.asked(["public.bare", "public.users"])
+    requests.begin({"public.users"})
+    assert (requests.waiting(), begun) == ([], ["both"])
+    requests.begin({"public.bare", "public.other"})
+    assert (requests.waiting(), begun) == ([], ["both", "bare"])
+
+
+def test_a_snapshot_that_does_not_begin_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(snapshot_requests, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    requests = SnapshotRequests()
+    requests.add(["public.users"], lambda: None)
+    now[0] += 1000
+    assert requests.unheard() == []
+    requests.asked(["public.users"])
+    now[0] += thresholds.LIVE_SNAPSHOT_SECONDS - 1
+    assert requests.unheard() == []
+    requests.hear()
+    now[0] += thresholds.LIVE_SNAPSHOT_SECONDS - 1
+    assert requests.unheard() == []
+    now[0] += 2
+    assert requests.unheard() == ["public.users"]
+    requests.send_again()
+    assert (requests.unheard(), requests.waiting()) == ([], ["public.users"])
