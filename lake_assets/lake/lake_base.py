@@ -114,6 +114,11 @@ class LakeBase:
             self.catalog  # noqa: B018 (creates the SQLite file with the right journal mode before Spark opens it)
         return self._session
 
+    @property
+    def open_session(self) -> SparkSession | None:
+        """The Spark session, if it has been opened."""
+        return self._session
+
     def beside(self, config: LakeConfig, settings: Mapping[str, str]) -> Self:
         """Return another lake on the Spark of this one, with a session and settings of its own."""
 

@@ -243,6 +243,13 @@ LIVE_RETRY_MOST_SECONDS = 60.0
 # [not measured]
 LIVE_STATE_SECONDS = 2.0
 LIVE_STATE_OLD_SECONDS = 30.0
+# Records of steps are written to their table together, once the oldest has waited for this many seconds, and deleted
+# after so many days. A commit takes some 50 ms, and other engines see the records no later. [not measured]
+JOURNAL_SECONDS = 60.0
+JOURNAL_DAYS = 90
+# A commit has at most so many records, and the text of an error so many characters. [not measured]
+JOURNAL_RECORDS = 500
+JOURNAL_ERROR_CHARACTERS = 2_000
 # A snapshot that Debezium was asked for begins within this time, or it is asked again by another engine. [not measured]
 LIVE_SNAPSHOT_SECONDS = 180.0
 # What a server says of its log is asked for this often. [not measured]

@@ -12,6 +12,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import Landed, land_records
 from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.ingest.raw_tables import offsets
+from lake_assets.journal import step_journal
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
@@ -242,6 +243,7 @@ class Pipeline:
             if not has_more:
                 if select is None:
                     standing_failures.forget_others(lake, self.name, [s.table for s in self.specs(lake)])
+                step_journal.try_flush(lake)
                 return outcomes
 
     def _pass(

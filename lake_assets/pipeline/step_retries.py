@@ -18,6 +18,7 @@ from lake_assets.errors import (
     MissingDataFileError,
 )
 from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.journal import step_journal
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import as_named, named_errors, spark_error_text
 from lake_assets.lake.metadata import clock_skew, metadata_versions
@@ -63,8 +64,11 @@ def absorb(
             _keep(lake, step, outcome)
         return outcome
 
+    def attempt() -> Outcome:
+        return retried(lake, spec, run)
+
     try:
-        outcome = retried(lake, spec, run)
+        outcome = attempt() if is_aside else step_journal.recorded(lake, spec.pipeline, spec.table, attempt)
     except Exception as e:
         if not is_aside and not is_interrupted(e):
             standing_failures.note(lake, spec.table, spec.pipeline, file, e)

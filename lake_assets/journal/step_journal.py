@@ -1,0 +1,230 @@
+"""The journal: a table of the lake with a record of each step, which any engine can read.
+
+A step leaves its record as a file in the lake's home, which costs less than a millisecond. Later, records are appended
+to the table together. The commit names them, so a process that is killed before it deletes their files repeats nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.table import Table
+
+from lake_assets.errors import ConcurrentWriteError
+from lake_assets.journal.resource_use import ResourceUse, measured
+from lake_assets.journal.step_records import SCHEMA, StepRecord, of_error, of_outcome
+from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, summary_of
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.runtime.private_files import make_private, write_private
+from lake_assets.tables import table_lock
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.writing.arrow_writes import write_arrow
+
+log = logging.getLogger(__name__)
+
+TABLE = TableId(("lake_assets",), "steps")
+_FOLDER = "journal"
+# Summary property of a commit: the ids of its records.
+_RECORDS = "lake-assets.records"
+# Commits in which ids are looked for: files that are older than all of these were left by nobody.
+_COMMITS = 50
+_PROPERTIES = {"format-version": "2", "lake-assets.journal": "steps", **VERSIONS}
+
+_run: contextvars.ContextVar[str] = contextvars.ContextVar("lake_assets_run", default="")
+
+
+@contextlib.contextmanager
+def executed_by(run: str) -> Generator[None]:
+    """Name what executes the steps of the block, such as `dagster 3f2a…`."""
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
+def recorded(lake: LakeBase, pipeline: str, table: TableId, step: Callable[[], Outcome]) -> Outcome:
+    """Run a step, and leave a record of it if it absorbs something or fails."""
+    use = ResourceUse(time.time())
+    try:
+        with measured(lake, use):
+            outcome = step()
+    except Exception as e:
+        error = e
+        _noted(lake, lambda: of_error(lake, pipeline, table, error, use, _run.get()))
+        raise
+    if outcome.status == "absorbed":
+        _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get()))
+    return outcome
+
+
+def _noted(lake: LakeBase, record: Callable[[], StepRecord]) -> None:
+    """Leave a record; what prevents that is logged, since the step has its own outcome."""
+    try:
+        note(lake, record())
+    except Exception as e:  # of the catalog, of a full disk, ...
+        log.warning("a step is missing in %s: %s", TABLE, lake.config.hidden(str(e)))
+
+
+def note(lake: LakeBase, record: StepRecord) -> None:
+    """Leave a record for the next `flush`."""
+    folder = _folder(lake)
+    make_private(folder)
+    partial = folder / f".{record.id}"
+    write_private(partial, json.dumps(asdict(record)))
+    partial.replace(folder / f"{record.id}.json")
+
+
+def flush(lake: LakeBase, *, older_than: float = 0.0) -> int:
+    """Append the waiting records to the table; return their number.
+
+    Args:
+        older_than: seconds that the oldest one has to have waited for.
+    """
+    files = _waiting(lake)
+    if not files or time.time() - files[0][0] < older_than:
+        return 0
+    with table_lock.of_record(lake, TABLE):
+        # Another process may have written them meanwhile.
+        records = _read(path for _, path in _waiting(lake)[: thresholds.JOURNAL_RECORDS])
+        if not records:
+            return 0
+        table = _table(lake)
+        written = _written(table)
+        new = [r for r in records.values() if r.id not in written]
+        if new:
+            rows = pa.Table.from_pylist([r.to_row() for r in new], schema=schema_to_pyarrow(table.schema()))
+            write_arrow(TABLE, table, rows, {_RECORDS: " ".join(r.id for r in new)})
+        for path in records:
+            path.unlink(missing_ok=True)
+    _forget_outdated(lake)
+    return len(new)
+
+
+def try_flush(lake: LakeBase, *, older_than: float = thresholds.JOURNAL_SECONDS) -> None:
+    """Append the waiting records, if that is due; the next call tries again after a failure."""
+    try:
+        flush(lake, older_than=older_than)
+    except ConcurrentWriteError as e:
+        log.info("%s: %s", TABLE, e)
+    except Exception as e:  # of the catalog or the store: no step depends on it
+        log.warning("records of steps are not in %s yet: %s", TABLE, lake.config.hidden(str(e)))
+
+
+def read(
+    lake: LakeBase, since: datetime, until: datetime | None = None, *, table: str | None = None
+) -> Sequence[StepRecord]:
+    """Return the records of steps that began in a period, the oldest first.
+
+    Args:
+        until: end of the period (exclusive); None: now.
+        table: name of a table, to read its steps only.
+    """
+    wanted = f"day >= '{since.astimezone(UTC).date()}' AND started_at >= '{since.isoformat()}'"
+    if until is not None:
+        wanted += f" AND started_at < '{until.isoformat()}'"
+    stored = lake.find(TABLE)
+    found: dict[str, StepRecord] = {}
+    if stored is not None and stored.current_snapshot() is not None:
+        rows: list[Mapping[str, Any]] = stored.scan(row_filter=wanted).to_arrow().to_pylist()
+        found = {r["id"]: StepRecord.from_row(r) for r in rows if table in (None, r["table"])}
+    first, last = since.timestamp(), until.timestamp() if until else float("inf")
+    for record in _read(path for _, path in _waiting(lake)).values():
+        if first <= record.started_at < last and table in (None, record.table):
+            found.setdefault(record.id, record)
+    return sorted(found.values(), key=lambda r: r.started_at)
+
+
+def _folder(lake: LakeBase) -> Path:
+    return Path(lake.config.home) / _FOLDER
+
+
+def _waiting(lake: LakeBase) -> list[tuple[float, Path]]:
+    """Return the files of waiting records with their times, the oldest first."""
+    found: list[tuple[float, Path]] = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(_folder(lake)) as entries:
+        for entry in entries:
+            if entry.name.endswith(".json"):
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((entry.stat().st_mtime, Path(entry.path)))
+    return sorted(found)
+
+
+def _read(files: Iterable[Path]) -> dict[Path, StepRecord]:
+    records: dict[Path, StepRecord] = {}
+    for file in files:
+        try:
+            records[file] = StepRecord(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            continue  # another process has written it
+        except (ValueError, TypeError) as e:  # cut by a full disk, or of another version
+            log.warning("%s is no record of a step, and is left out: %s", file, e)
+            file.replace(file.with_suffix(".broken"))
+    return records
+
+
+def _table(lake: LakeBase) -> Table:
+    """Return the table with the columns of this version."""
+    if (table := lake.find(TABLE)) is None:
+        lake.ensure_namespace(TABLE.namespace)
+        with contextlib.suppress(TableAlreadyExistsError):
+            return _created(lake)
+        table = lake.table(TABLE)
+    known = {f.name for f in table.schema().fields}
+    if not known.issuperset(SCHEMA.names):
+        with table.update_schema() as update:
+            update.union_by_name(SCHEMA)
+        table = lake.table(TABLE)
+    return table
+
+
+def _created(lake: LakeBase) -> Table:
+    location = lake.location_of(TABLE)
+    with (
+        lake.catalog.create_table_transaction(TABLE.parts, SCHEMA, location, properties=_PROPERTIES) as transaction,
+        transaction.update_spec() as spec,
+    ):
+        # A day that is over is removed without reading it.
+        spec.add_identity("day")
+    return lake.table(TABLE)
+
+
+def _written(table: Table) -> set[str]:
+    found: set[str] = set()
+    for n, snapshot in enumerate(ancestors(table)):
+        if n >= _COMMITS:
+            break
+        found.update(summary_of(snapshot).get(_RECORDS, "").split())
+    return found
+
+
+def _forget_outdated(lake: LakeBase) -> None:
+    """Delete the records of days that are over for long enough, once a day."""
+    end = datetime.now(UTC).date() - timedelta(days=thresholds.JOURNAL_DAYS)
+    table = lake.table(TABLE)
+    if table.properties.get(_FORGOTTEN) == end.isoformat():
+        return
+    outdated = f"day < '{end.isoformat()}'"
+    with table.transaction() as transaction:
+        if table.scan(row_filter=outdated, limit=1).to_arrow().num_rows:
+            transaction.delete(outdated, snapshot_properties={UPKEEP_PROPERTY: "retention"})
+        transaction.set_properties({_FORGOTTEN: end.isoformat()})
+
+
+# Property of the table: the day before which there are no records.
+_FORGOTTEN = "lake-assets.records-since"
