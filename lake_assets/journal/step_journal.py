@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -68,17 +68,26 @@ def recorded(lake: LakeBase, pipeline: str, table: TableId, step: Callable[[], O
         error = e
         _noted(lake, lambda: of_error(lake, pipeline, table, error, use, _run.get()))
         raise
-    if outcome.status == "absorbed":
-        _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get()))
-    return outcome
+    if outcome.status != "absorbed":
+        return outcome
+    record = _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get()))
+    used = {name: getattr(record, name) for name in _USED} if record else {}
+    return replace(outcome, cpu_seconds=use.cpu_seconds, **used)
 
 
-def _noted(lake: LakeBase, record: Callable[[], StepRecord]) -> None:
-    """Leave a record; what prevents that is logged, since the step has its own outcome."""
+# What the outcome of a step says of its cost, as its record does.
+_USED = ("bytes_read", "bytes_written", "files_read", "files_written")
+
+
+def _noted(lake: LakeBase, of_step: Callable[[], StepRecord]) -> StepRecord | None:
+    """Leave a record and return it; what prevents that is logged, since the step has its own outcome."""
     try:
-        note(lake, record())
+        record = of_step()
+        note(lake, record)
     except Exception as e:  # of the catalog, of a full disk, ...
         log.warning("a step is missing in %s: %s", TABLE, lake.config.hidden(str(e)))
+        return None
+    return record
 
 
 def note(lake: LakeBase, record: StepRecord) -> None:

@@ -247,6 +247,11 @@ LIVE_STATE_OLD_SECONDS = 30.0
 # after so many days. A commit takes some 50 ms, and other engines see the records no later. [not measured]
 JOURNAL_SECONDS = 60.0
 JOURNAL_DAYS = 90
+# Dagster looks this often for steps that it has not executed, reports the newest so many of a look, and expects no step
+# to take longer than the last number. [not measured]
+OUTSIDE_STEPS_SECONDS = 30
+OUTSIDE_STEPS_A_TICK = 200
+OUTSIDE_STEP_SECONDS = 6 * 3600.0
 # A commit has at most so many records, and the text of an error so many characters. [not measured]
 JOURNAL_RECORDS = 500
 JOURNAL_ERROR_CHARACTERS = 2_000

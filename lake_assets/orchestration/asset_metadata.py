@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.orchestration.asset_names import asset_key
@@ -34,22 +35,9 @@ _RANGE_COLUMNS = [
 
 def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
     """Return the metadata of a step: windows, files, bytes, ranges, rows, rejected records, strategy and seconds."""
-    metadata: dict[str, Any] = {
-        "status": outcome.status,
-        "files_captured": sum(w.files for w in outcome.windows),
-        "bytes_captured": sum(w.bytes for w in outcome.windows),
-        "rows_inserted": outcome.inserted,
-        "rows_updated": outcome.updated,
-        "rows_deleted": outcome.deleted,
-        "seconds": round(outcome.seconds, 3),
-    }
+    metadata: dict[str, Any] = {"status": outcome.status, **_counted(outcome)}
     if step_of(spec).has_rejects:
         metadata["records_rejected"] = outcome.rejected
-    if outcome.strategy:
-        metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
-    if outcome.windows:
-        records = [dg.TableRecord(_window(w)) for w in outcome.windows]
-        metadata["windows"] = dg.MetadataValue.table(records, schema=dg.TableSchema(_WINDOW_COLUMNS))
     if ranges := [r for w in outcome.windows for r in _ranges(w)]:
         metadata["ranges"] = dg.MetadataValue.table(ranges, schema=dg.TableSchema(_RANGE_COLUMNS))
     details = {name: value for name, value in outcome.details.items() if name != "rejected"}
@@ -59,9 +47,52 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
     return metadata
 
 
+def _counted(outcome: Outcome) -> dict[str, Any]:
+    """Return what is known of each step, whoever has executed it."""
+    metadata: dict[str, Any] = {
+        "files_captured": sum(w.files for w in outcome.windows),
+        "bytes_captured": sum(w.bytes for w in outcome.windows),
+        "rows_inserted": outcome.inserted,
+        "rows_updated": outcome.updated,
+        "rows_deleted": outcome.deleted,
+        "seconds": round(outcome.seconds, 3),
+        "core_seconds": round(outcome.cpu_seconds, 3),
+        "files_read": outcome.files_read,
+        "files_written": outcome.files_written,
+        "bytes_read": outcome.bytes_read,
+        "bytes_written": outcome.bytes_written,
+    }
+    if outcome.strategy:
+        metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
+    if outcome.windows:
+        records = [dg.TableRecord(_window(w)) for w in outcome.windows]
+        metadata["windows"] = dg.MetadataValue.table(records, schema=dg.TableSchema(_WINDOW_COLUMNS))
+    return metadata
+
+
+def of_record(record: StepRecord) -> dict[str, Any]:
+    """Return the metadata of a step that no run of Dagster has executed, from its record."""
+    windows = tuple(
+        Absorbed(w["source"], w["start_snapshot"], w["end_snapshot"], w["files"], w["bytes"]) for w in record.sources
+    )
+    return {
+        "status": record.status,
+        "executed_by": record.run or f"a command on {record.host}",
+        **_counted(
+            Outcome(
+                record.table, "absorbed", windows, record.rows_inserted, record.rows_updated, record.rows_deleted,
+                strategy=record.strategy, why=record.reason, seconds=record.seconds, cpu_seconds=record.cpu_seconds,
+                bytes_read=record.bytes_read, bytes_written=record.bytes_written,
+                files_read=record.files_read, files_written=record.files_written,
+            )
+        ),
+    }  # fmt: skip
+
+
 # Metadata that describes the whole step or the whole table, not one partition.
 _OF_STEP = {
     "files_captured", "bytes_captured", "rows_inserted", "rows_updated", "rows_deleted", "windows", "ranges", "seconds",
+    "core_seconds", "files_read", "files_written", "bytes_read", "bytes_written",
 }  # fmt: skip
 _OF_TABLE = {"dagster/row_count"}
 

@@ -18,6 +18,7 @@ from lake_assets.orchestration.live_sources import live_definitions
 from lake_assets.orchestration.loaded_pipelines import remember
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
+from lake_assets.orchestration.sensing.outside_steps import outside_steps_sensor
 from lake_assets.orchestration.sensing.sensor import capture_sensor
 from lake_assets.orchestration.upkeep_checks import upkeep_definitions
 from lake_assets.pipeline import ModelSpec, Pipeline
@@ -109,7 +110,7 @@ def build_definitions(
             *(upkeep.jobs or []),
         ],
         schedules=comparisons.schedules,
-        sensors=[sensor, *(upkeep.sensors or []), *(live.sensors or [])],
+        sensors=[sensor, outside_steps_sensor(pipeline, specs, config), *(upkeep.sensors or []), *(live.sensors or [])],
         resources={PYSPARK: pyspark or _PYSPARK},
         executor=executor,
     )

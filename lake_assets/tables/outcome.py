@@ -60,6 +60,9 @@ class Outcome:
         inserted, updated, deleted: rows of the target that changed.
         strategy: how the change was applied, with the reason in `why`.
         seconds: time taken.
+        cpu_seconds: seconds of one core that the step has used; see `journal.resource_use`.
+        bytes_read, files_read: of the captured files, and of the table's files that the step replaced.
+        bytes_written, files_written: of the files that the step added to the table.
         details: anything else worth showing.
         audits: results of the audits, if they were evaluated for written rows.
         error: the message, if it failed.
@@ -79,6 +82,11 @@ class Outcome:
     error: str | None = None
     exception: Exception | None = field(default=None, repr=False, compare=False)
     audits: tuple[Finding, ...] = ()
+    cpu_seconds: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    files_read: int = 0
+    files_written: int = 0
 
     @property
     def changed(self) -> int:

@@ -39,7 +39,13 @@ def ids(lake: Lake) -> list[str]:
 def test_records_wait_in_files_and_are_written_together(plain_lake: Lake) -> None:
     window = {"source": "raw.a", "start_snapshot": None, "end_snapshot": 2**62, "files": 3, "bytes": 10}
     full = record(
-        2, sources=[window], failed_audits=["unique"], not_exact=["a reason"], lag_seconds=0.25, table_rows=7, snapshot=5
+        2,
+        sources=[window],
+        failed_audits=["unique"],
+        not_exact=["a reason"],
+        lag_seconds=0.25,
+        table_rows=7,
+        snapshot=5,
     )
     for r in (record(1), full):
         note(plain_lake, r)

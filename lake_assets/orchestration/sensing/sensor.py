@@ -14,6 +14,7 @@ import dagster as dg
 
 from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
+from lake_assets.journal import step_journal
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_checks import comparisons
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, new_tables_key, op_name, pool, valid_name
@@ -103,6 +104,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
     lake = Lake(watch.config)
     try:
         settle_all(lake)
+        step_journal.try_flush(lake)
         discard_cancelled(context, lake, watch.pipeline)
         specs = watch.pipeline.specs(lake, alone=False)
         # Tables with an asset are absorbed even if the streams no longer contain them.

@@ -1,0 +1,117 @@
+"""What commands did to tables is seen in Dagster, once, in the order of time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lake_assets import Lake, Pipeline
+from lake_assets.journal import step_journal
+from lake_assets.journal.step_records import StepRecord
+from lake_assets.lake import TableId
+from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.orchestration.build import build_definitions
+from lake_assets.orchestration.sensing import outside_steps
+from tests.support.pipeline_files import write_pipeline
+
+USERS = asset_key(TableId.parse("final.users"))
+
+
+class Watched:
+    """A pipeline whose sensor looks at the journal."""
+
+    def __init__(self, lake: Lake, folder: Path) -> None:
+        stream = {"name": "shop", "landing": str(folder / "landing"), "tables": [{"table": "public.users"}]}
+        file = write_pipeline(folder / "shop.yaml", {"name": "shop", "streams": [stream]})
+        self.lake, self.pipeline = lake, Pipeline.load(file)
+        self.instance = dg.DagsterInstance.ephemeral()
+        self.cursor: str | None = None
+        self.sensor = build_definitions(self.pipeline, lake).get_sensor_def("shop_outside_steps_sensor")
+
+    def step(self, ended: float, run: str = "", status: str = "absorbed", table: str = "final.users") -> StepRecord:
+        window = {"source": "staging.users", "start_snapshot": 1, "end_snapshot": 2, "files": 3, "bytes": 4}
+        record = StepRecord(
+            "shop", table, status, ended - 2, 2.0, 3.0, strategy="merge", rows_updated=5, sources=[window], run=run,
+            snapshot=2**60,
+        )  # fmt: skip
+        step_journal.note(self.lake, record)
+        return record
+
+    def tick(self) -> str:
+        with dg.build_sensor_context(instance=self.instance, cursor=self.cursor) as context:
+            result: Any = self.sensor(context)
+            self.cursor = context.cursor
+        return result.skip_message
+
+    @property
+    def reported(self) -> list[dg.EventLogEntry]:
+        """The reported materializations of final.users, the newest first."""
+        found = self.instance.fetch_materializations(USERS, limit=100)
+        return [r.event_log_entry for r in found.records]
+
+
+@pytest.fixture
+def watched(plain_lake: Lake, tmp_path: Path) -> Watched:
+    plain_lake.ensure_namespace(("final",))
+    return Watched(plain_lake, tmp_path)
+
+
+def test_steps_of_commands_are_reported_once_with_their_times(watched: Watched) -> None:
+    now = time.time()
+    assert watched.tick() == "no steps of others"
+    watched.step(now - 60)
+    watched.step(now - 30)
+    watched.step(now - 20, status="failed")
+    watched.step(now - 10, table="final.unknown")
+    assert watched.tick() == "2 steps of other programs were reported"
+    assert [round(e.timestamp) for e in watched.reported] == [round(now - 30), round(now - 60)]
+    metadata = {n: v.value for n, v in watched.reported[0].asset_materialization.metadata.items()}
+    assert metadata["rows_updated"] == 5
+    assert metadata["core_seconds"] == 3.0
+    assert metadata["strategy"] == "merge"
+    assert metadata["executed_by"].startswith("a command on ")
+    assert metadata["snapshot"] == str(2**60)
+    assert metadata["windows"].records[0].data["start"] == "1"
+    assert watched.tick() == "no steps of others"
+    watched.step(now)
+    assert watched.tick() == "1 steps of other programs were reported"
+    # A killed daemon may have lost the cursor.
+    watched.cursor = None
+    watched.tick()
+    assert len(watched.reported) == 3
+
+
+def test_a_step_that_ended_after_a_later_one_is_reported_too(watched: Watched) -> None:
+    now = time.time()
+    watched.step(now - 5, table="staging.users")
+    watched.tick()
+    record = StepRecord("shop", "final.users", "absorbed", now - 3600, 3599.0, 1.0)
+    step_journal.note(watched.lake, record)
+    watched.tick()
+    assert [round(e.timestamp) for e in watched.reported] == [round(now - 1)]
+
+
+def test_steps_of_the_instances_own_runs_are_not_repeated(watched: Watched) -> None:
+    run = dg.DagsterRun("shop", run_id="0b9a5f27-1f7c-4b2c-9b5c-2f86b4c2a001")
+    watched.instance.add_run(run)
+    watched.step(time.time() - 9, f"dagster {run.run_id}")
+    assert watched.tick() == "no steps of others"
+    watched.step(time.time() - 8, "dagster 0b9a5f27-1f7c-4b2c-9b5c-2f86b4c2a002")  # of another instance
+    assert watched.tick() == "1 steps of other programs were reported"
+
+
+def test_the_last_materialization_stays_the_last(watched: Watched) -> None:
+    watched.step(time.time() - 60)
+    watched.instance.report_runless_asset_event(dg.AssetMaterialization(USERS, metadata={"own": True}))
+    watched.tick()
+    (only,) = watched.reported
+    assert "own" in only.asset_materialization.metadata
+
+
+def test_a_lake_that_does_not_exist_is_waited_for(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside_steps.Lake, "is_there", False)
+    assert watched.tick().startswith("there is no lake at ")
