@@ -139,6 +139,7 @@ def test_the_component_builds_the_same_definitions(
     assert "agg_playback_daily" in repository.job_names
     assert [s.name for s in repository.sensor_defs] == [
         "agg_playback_daily_capture_sensor",
+        "agg_playback_daily_outside_steps_sensor",
         "agg_playback_daily_upkeep_sensor",
     ]
     assert CapturedJob.model().model_json_schema()["properties"]["command"]

@@ -133,7 +133,7 @@ def test_a_sensor_ticks_when_its_interval_ends(plain_lake: Lake, interval: str, 
         Pipeline(PipelineConfig.model_validate({"name": "p", "interval": interval, "streams": [{"name": "s"}]})),
         plain_lake,
     )
-    sensor, _ = definitions.sensors or []
+    sensor, *_ = definitions.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     assert sensor.minimum_interval_seconds
     assert next(n for n in range(1, 9) if n * 5 - 0.01 >= sensor.minimum_interval_seconds) == rounds

@@ -92,7 +92,7 @@ CURSORS = [None, "", "garbage", '{"snapshot": 1}']
 def test_a_cursor_of_any_content_changes_nothing(dry_crm: Harness, cursor: str | None) -> None:
     """A reset or renamed sensor begins without a cursor; its content is never read."""
     Writer(dry_crm)("Bonn")
-    sensor, _ = dry_crm.defs.sensors or []
+    sensor, *_ = dry_crm.defs.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     with dg.build_sensor_context(instance=dry_crm.instance, cursor=cursor, definitions=dry_crm.defs) as context:
         data = sensor.evaluate_tick(context)
@@ -107,7 +107,7 @@ def test_a_renamed_sensor_continues_where_the_old_one_stopped(crm: Harness) -> N
     assert settle(crm) == 1
     before = heads(crm)
     definitions = build_definitions(crm.pipeline, crm.lake)
-    sensor, _ = definitions.sensors or []
+    sensor, *_ = definitions.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     renamed = dg.SensorDefinition(name="another_name", evaluation_fn=sensor._raw_fn, job_name="crm")
     defs = replace_sensor(definitions, renamed)

@@ -54,7 +54,7 @@ def test_each_table_has_a_check_that_takes_the_pool_of_the_table(plain_lake: Lak
         # A micro-batch does not wait for upkeep.
         assert not [n for n in found.defs.resolve_job_def("p").nodes if n.name.endswith("upkeep")]
         sensors = {s.name for s in found.defs.sensors or []}
-        assert sensors == {"p_capture_sensor", "p_upkeep_sensor"}
+        assert sensors == {"p_capture_sensor", "p_outside_steps_sensor", "p_upkeep_sensor"}
 
 
 @pytest.mark.usefixtures("eager")

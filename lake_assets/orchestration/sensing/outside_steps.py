@@ -80,7 +80,7 @@ def _report(instance: dg.DagsterInstance, lake: Lake, spec: Spec, record: StepRe
     key = asset_key(spec.table)
     latest = instance.get_latest_materialization_event(key)
     if latest is not None and latest.timestamp >= record.ended_at:
-        # Reported before the cursor was stored; or Dagster has materialized the table since, which stays its last event.
+        # It was reported before the cursor was stored; or a run has materialized the table since, and stays the last.
         return
     table = asset_metadata.of_table(lake, spec.table) if is_last else {}
     if is_last and (lineage := asset_metadata.column_lineage(lake, spec)):
