@@ -70,10 +70,26 @@ def recorded(lake: LakeBase, pipeline: str, table: TableId, step: Callable[[], O
         raise
     if outcome.status != "absorbed":
         return outcome
-    record = _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get()))
+    record = _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get(), _arrivals(lake)))
+    if record is not None and record.snapshot is not None and record.arrived_at is not None:
+        _arrivals(lake)[record.snapshot] = record.arrived_at
     used = {name: getattr(record, name) for name in _USED} if record else {}
     return replace(outcome, cpu_seconds=use.cpu_seconds, **used)
 
+
+def _arrivals(lake: LakeBase) -> dict[int, float]:
+    """Return, by snapshot, when the oldest change arrived that its step absorbed, as far as this process knows.
+
+    It is read from the journal once: then this process knows the snapshots of its own steps.
+    """
+    home = str(lake.config.home)
+    if home not in _known_arrivals or len(_known_arrivals[home]) > thresholds.JOURNAL_ARRIVALS:
+        records = read(lake, datetime.now(UTC) - timedelta(days=1))
+        _known_arrivals[home] = {r.snapshot: at for r in records if r.snapshot and (at := r.arrived_at)}
+    return _known_arrivals[home]
+
+
+_known_arrivals: dict[str, dict[int, float]] = {}
 
 # What the outcome of a step says of its cost, as its record does.
 _USED = ("bytes_read", "bytes_written", "files_read", "files_written")

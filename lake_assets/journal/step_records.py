@@ -74,7 +74,8 @@ class StepRecord:
         status: `absorbed` or `failed`.
         seconds: time taken.
         cpu_seconds: CPU time, of one core; see `resource_use`.
-        lag_seconds: age of the oldest absorbed commit of a source, when the step ended; None: there is none.
+        lag_seconds: when the step ended, how long ago the oldest change that it absorbed had arrived in the lake; None:
+            unknown.
         table_rows: rows in the table after the step; None: unknown.
         bytes_read, files_read: of the captured files, and of the table's files that the step replaced.
         bytes_written, files_written: of the files that the step added to the table.
@@ -122,6 +123,11 @@ class StepRecord:
         """When the step ended, in seconds since 1970."""
         return self.started_at + self.seconds
 
+    @property
+    def arrived_at(self) -> float | None:
+        """When the oldest change arrived that the step absorbed, in seconds since 1970; None: unknown."""
+        return None if self.lag_seconds is None else self.ended_at - self.lag_seconds
+
     def to_row(self) -> dict[str, Any]:
         """Return the row of the table."""
         at = datetime.fromtimestamp(self.started_at, UTC)
@@ -134,18 +140,24 @@ class StepRecord:
         return cls(**{**known, "started_at": row["started_at"].timestamp()})
 
 
-def of_outcome(lake: LakeBase, pipeline: str, outcome: Outcome, use: ResourceUse, run: str) -> StepRecord:
-    """Return the record of a step that has absorbed something; reads metadata only."""
+def of_outcome(
+    lake: LakeBase, pipeline: str, outcome: Outcome, use: ResourceUse, run: str, arrivals: Mapping[int, float]
+) -> StepRecord:
+    """Return the record of a step that has absorbed something; reads metadata only.
+
+    Args:
+        arrivals: see `RecentSteps`.
+    """
     table, ended = lake.find(outcome.table), use.started_at + use.seconds
     snapshot = table.snapshot_by_id(outcome.snapshot) if table is not None and outcome.snapshot is not None else None
     summary = summary_of(snapshot)
     sources = {w.source: found for w in outcome.windows if (found := _found(lake, w.source)) is not None}
-    oldest = [ms for w in outcome.windows if w.source in sources and (ms := _oldest_ms(sources[w.source], w))]
+    oldest = [at for w in outcome.windows if w.source in sources and (at := _oldest(sources[w.source], w, arrivals))]
     return StepRecord(
         pipeline, outcome.table, outcome.status, use.started_at, use.seconds, use.cpu_seconds,
         strategy=outcome.strategy,
         reason=outcome.why,
-        lag_seconds=max(0.0, ended - min(oldest) / 1000) if oldest else None,
+        lag_seconds=max(0.0, ended - min(oldest)) if oldest else None,
         rows_inserted=outcome.inserted,
         rows_updated=outcome.updated,
         rows_deleted=outcome.deleted,
@@ -187,16 +199,17 @@ def _found(lake: LakeBase, source: str) -> Table | None:
         return None
 
 
-def _oldest_ms(source: Table, window: Absorbed) -> int | None:
-    """Return the time of the oldest commit in a window, in milliseconds; None: there is none any more.
+def _oldest(source: Table, window: Absorbed, arrivals: Mapping[int, float]) -> float | None:
+    """Return when the oldest change of a window arrived, in seconds since 1970; None: its commits have expired.
 
     Everything that a table holds when it is read for the first time is as old as its newest commit.
     """
-    oldest: int | None = None
+    oldest: float | None = None
     for snapshot in ancestors(source, window.end):
         if snapshot.snapshot_id == window.start:
             break
-        oldest = snapshot.timestamp_ms
+        at = arrivals.get(snapshot.snapshot_id, snapshot.timestamp_ms / 1000)
+        oldest = at if oldest is None else min(oldest, at)
         if window.start is None:
             break
     return oldest

@@ -247,6 +247,12 @@ LIVE_STATE_OLD_SECONDS = 30.0
 # after so many days. A commit takes some 50 ms, and other engines see the records no later. [not measured]
 JOURNAL_SECONDS = 60.0
 JOURNAL_DAYS = 90
+# A table joins a run of tables that share a source with it if less than this share of its target lag is left.
+# Of a simulated day of 200 tables (`test_target_lag.py`), 0.2 needed 5 % fewer runs than 0 and 3 % more steps; 0.5 needed
+# 11 % fewer runs and 7 % more steps.
+TARGET_LAG_SHARE = 0.2
+# How long the next step of a table takes is told by so many of its newest ones. [not measured]
+STEPS_OF_A_FORECAST = 12
 # Dagster looks this often for steps that it has not executed, reports the newest so many of a look, and expects no step
 # to take longer than the last number. [not measured]
 OUTSIDE_STEPS_SECONDS = 30
@@ -254,6 +260,9 @@ OUTSIDE_STEPS_A_TICK = 200
 OUTSIDE_STEP_SECONDS = 6 * 3600.0
 # A commit has at most so many records, and the text of an error so many characters. [not measured]
 JOURNAL_RECORDS = 500
+# A process remembers the arrival of changes of so many snapshots, 100 bytes each, before it reads them again.
+# [not measured]
+JOURNAL_ARRIVALS = 20_000
 JOURNAL_ERROR_CHARACTERS = 2_000
 # A snapshot that Debezium was asked for begins within this time, or it is asked again by another engine. [not measured]
 LIVE_SNAPSHOT_SECONDS = 180.0

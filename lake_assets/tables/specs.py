@@ -105,6 +105,8 @@ class Shown:
         group: None: the group of the pipeline.
         kinds: additional kinds; the asset also has kinds for the way it is computed.
         depends_on: keys, with slashes, of assets that are not tables of the pipeline.
+        target_lag: seconds that the table may be behind what has arrived in the lake; None: the tables that read it
+            decide, or nothing waits.
     """
 
     owners: tuple[str, ...] = ()
@@ -114,6 +116,7 @@ class Shown:
     description: str | None = None
     freshness: Freshness | None = None
     depends_on: tuple[str, ...] = ()
+    target_lag: float | None = None
 
 
 def in_words(inputs: Iterable[object], lookups: Iterable[object]) -> str:

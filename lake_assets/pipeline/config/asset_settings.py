@@ -11,7 +11,15 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lake_assets.pipeline.config.setting_types import OrText, Strict, combination, listed, seconds_of, text_as
+from lake_assets.pipeline.config.setting_types import (
+    Duration,
+    OrText,
+    Strict,
+    combination,
+    listed,
+    seconds_of,
+    text_as,
+)
 from lake_assets.pipeline.config.upkeep_settings import Upkeep, UpkeepSettings
 from lake_assets.tables.specs import Freshness, Shown
 
@@ -91,6 +99,12 @@ class AssetSettings(Strict):
     )
     group: str | None = Field(default=None, description="asset group; default: the pipeline's name")
     kinds: Several = Field(default_factory=list, description="kinds in addition to iceberg and spark, such as postgres")
+    target_lag: Duration | None = Field(
+        default=None,
+        description="how far a table may be behind what has arrived in the lake (5m, 1h): the capture sensor waits for "
+        "as long as that allows; default: the enclosing setting, else a table is absorbed for those that read it, or at "
+        "once if there are none",
+    )
 
     @field_validator("owners")
     @classmethod
@@ -184,4 +198,5 @@ def combined_settings(declared: Sequence[AssetSettings], *, own: bool = True) ->
         description=inner.description if inner else None,
         freshness=inner.freshness.policy if inner and inner.freshness else None,
         depends_on=tuple(inner.depends_on) if inner else (),
+        target_lag=next((seconds_of(d.target_lag) for d in declared if d.target_lag is not None), None),
     )
