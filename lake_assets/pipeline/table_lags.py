@@ -1,4 +1,4 @@
-"""How old the changes are that tables have not absorbed, and how long their steps take: what a target lag is held to."""
+"""How old the changes are that tables have not absorbed, and how long their steps take: what targets are held to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def table_lags(
         windows = pending.get(name)
         since = None if windows is None else min((_since(lake, w, recent, now) for w in windows), default=now)
         sources = tuple(str(s) for s in upstream[spec.table] if str(s) in own)
-        lags.append(TableLag(name, sources, spec.shown.target_lag, since, recent.seconds.get(name, 0.0)))
+        # A batch that may wait to be filled has its longest wait for a target.
+        target = spec.shown.target_lag or spec.batch.wait or None
+        lags.append(TableLag(name, sources, target, since, recent.seconds.get(name, 0.0)))
     return lags
 
 

@@ -1,9 +1,9 @@
 """Which tables to absorb now, so that each keeps its target lag with few runs: pure functions over plain values.
 
-A table with a target waits for as long as the target allows, minus the time that its run takes. Then everything upstream
-of it that is behind is absorbed with it, and other tables whose time is nearly over as well, so that tables over one
-source absorb it together. A table without a target of its own is absorbed for the tables that read it; if there are
-none, it does not wait.
+A table with a target waits for as long as the target allows, minus the time that its run takes. Then everything
+upstream of it that is behind is absorbed with it, and other tables whose time is nearly over as well, so that tables
+over one source absorb it together. A table without a target of its own is absorbed for the tables that read it; if
+there are none, it does not wait.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ from lake_assets.orchestration.runs.run_retries import Work, fingerprint
 from lake_assets.pipeline import SnapshotPins
 from lake_assets.pipeline.pending import PendingWindow, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, also_read_by
+from lake_assets.pipeline.table_lags import has_targets, table_lags
 from lake_assets.pipeline.table_steps import step_of
+from lake_assets.pipeline.target_lag import plan
 from lake_assets.tables.outcome import Absorbed
 
 # Measure at most this many windows per tick: sizes and ranges are only shown, and must not slow a tick down.
@@ -74,6 +76,34 @@ def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
             wait = may_wait(lake, spec, windows, now)
             pending.append(PendingTable(work, windows, sum(size for _, size, _ in files), wait))
     return pending
+
+
+def held_back(
+    lake: Lake, specs: Sequence[Spec], pending: Sequence[PendingTable], now: float, interval: float
+) -> tuple[list[PendingTable], frozenset[str]]:
+    """Let tables wait for as long as the targets of the pipeline allow.
+
+    Args:
+        now: seconds since 1970.
+        interval: seconds until the next tick.
+
+    Returns:
+        The pending tables with their waits, and all tables that the next run leaves out.
+    """
+    if not has_targets(specs):
+        return list(pending), frozenset()
+    # A table whose step will fail for a known reason has no windows, and is not held back.
+    lags = table_lags(lake, specs, {p.work.table: p.windows for p in pending}, now)
+    found = plan(lags, now, interval)
+    waits_for_batch = {str(s.table): bool(s.batch.wait) for s in specs}
+    result: list[PendingTable] = []
+    for table in pending:
+        name = table.work.table
+        is_full = waits_for_batch[name] and not table.wait
+        is_due = not table.windows or name in found.run or is_full
+        result.append(replace(table, wait=0.0 if is_due else found.waits.get(name, interval)))
+    due = {t.work.table for t in result if not t.wait}
+    return result, frozenset(t.table for t in lags if t.table not in found.run and t.table not in due)
 
 
 def batches(lake: Lake, specs: Sequence[Spec], pending: Sequence[PendingTable]) -> list[PendingTable]:

@@ -34,7 +34,15 @@ from lake_assets.orchestration.runs.run_retries import (
     with_downstream,
 )
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
-from lake_assets.orchestration.sensing.pending_scan import PendingTable, Size, batches, measure, missing_sources, scan
+from lake_assets.orchestration.sensing.pending_scan import (
+    PendingTable,
+    Size,
+    batches,
+    held_back,
+    measure,
+    missing_sources,
+    scan,
+)
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec, after
@@ -58,7 +66,7 @@ def capture_sensor(
         interval_seconds: shortest time between two ticks.
         status: whether the sensor is on from the start.
     """
-    watch = Watch(pipeline, tuple(specs), config)
+    watch = Watch(pipeline, tuple(specs), config, interval=interval_seconds)
 
     @dg.sensor(
         name=f"{valid_name(pipeline.name)}_capture_sensor",
@@ -112,6 +120,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         now = time.time() if now is None else now
         pending = scan(lake, specs, _steps(watch, specs), now)
         pending += _unmarked(context.instance, lake, watch, {table.work.table for table in pending})
+        pending, left_out = held_back(lake, specs, pending, now, watch.interval)
         ready = [table for table in pending if not table.wait]
         fingerprints = frozenset(table.work.fingerprint for table in ready)
         runs = run_history.past_runs(context.instance, watch.pipeline.name, fingerprints) if ready else []
@@ -127,7 +136,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         batched = batches(lake, specs, [table for table in ready if table.work.table in due])
         decision = replace(decision, due=tuple(table.work for table in batched))
         size = measure(lake, batched)
-        requested = request(context.instance, watch, specs, ready, decision, size)
+        requested = request(context.instance, watch, specs, ready, decision, size, left_out)
         return requested.with_replaced_attrs(asset_check_keys=checks_of(context.repository_def, watch, requested))
     finally:
         if "catalog" in vars(lake):
@@ -177,11 +186,16 @@ def request(
     pending: Sequence[PendingTable],
     decision: Decision,
     size: Size,
+    left_out: Collection[str] = (),
 ) -> dg.RunRequest:
-    """Request one run over the due tables and everything downstream of them."""
+    """Request one run over the due tables and everything downstream of them.
+
+    Args:
+        left_out: tables that have no part in the run, because their target lag lets them wait.
+    """
     name, with_asset = watch.pipeline.name, set(watch.asset_tables)
     sources = {str(table): [str(t) for t in upstream] for table, upstream in after(specs).items()}
-    collecting = {str(s.table) for s in specs if s.batch.wait}
+    collecting = {*left_out, *(str(s.table) for s in specs if s.batch.wait)}
     tables = with_downstream([w.table for w in decision.due], sources, collecting)
     selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in with_asset]
     if watch.pipeline.has_patterns and may_add_tables(tables, specs, with_asset):
@@ -230,12 +244,14 @@ class Watch:
     Attributes:
         loaded: the tables with an asset in the loaded definitions.
         since: when these were loaded, in seconds since 1970.
+        interval: seconds from one tick to the next.
     """
 
     pipeline: Pipeline
     loaded: tuple[Spec, ...]
     config: LakeConfig
     since: float = field(default_factory=time.time)
+    interval: float = 30.0
 
     @property
     def job(self) -> str:

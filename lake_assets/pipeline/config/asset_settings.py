@@ -102,8 +102,8 @@ class AssetSettings(Strict):
     target_lag: Duration | None = Field(
         default=None,
         description="how far a table may be behind what has arrived in the lake (5m, 1h): the capture sensor waits for "
-        "as long as that allows; default: the enclosing setting, else a table is absorbed for those that read it, or at "
-        "once if there are none",
+        "as long as that allows; default: the enclosing setting, else a table is absorbed for those that read it, or "
+        "at once if there are none",
     )
 
     @field_validator("owners")
