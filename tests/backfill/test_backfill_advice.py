@@ -65,6 +65,7 @@ def test_after_a_corrected_source_a_failed_backfill_is_resumed(lake: Lake) -> No
     assert lake.spark().table("agg.people").count() == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "state",
     ["running", *(pytest.param(s, marks=LONG) for s in ("failed", "building", "ready", "discarding", "publishing"))],
@@ -145,6 +146,7 @@ def test_an_undo_that_ends_before_the_other_record_is_marked_is_completed_by_who
     people.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [pytest.param("clean_up", marks=LONG), "_delete_folder"])
 def test_nothing_of_a_backfill_stays_that_ended_while_it_was_cleaned_up(
     history: History, monkeypatch: pytest.MonkeyPatch, at: str

@@ -220,6 +220,7 @@ def test_a_stale_backfill_is_discarded_and_begun_again(history: History, at_the_
     assert people.rows("agg.ages") == right
 
 
+@pytest.mark.long
 def test_rows_of_a_former_declaration_are_redone_once_it_is_declared_again(
     history: History, at_the_shell: Callable[[Lake], User]
 ) -> None:

@@ -89,6 +89,7 @@ def test_deleted_rows_are_read_by_position(lake: Lake, namespace: str) -> None:
         assert bag(lake.spark().table(lake.sql_name(went(lake))).select("id").collect()) == bag([(6,), (7,)])
 
 
+@pytest.mark.long
 def test_versions_are_compared_only_if_files_contain_older_rows(
     lake: Lake, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

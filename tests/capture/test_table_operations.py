@@ -154,6 +154,7 @@ def test_equality_deletes(lake: Lake, namespace: str, version: int, more: str) -
     assert lake.capture(t.table, d, e).is_empty
 
 
+@pytest.mark.long
 def test_global_equality_deletes_reach_partitions(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 2, "merge-on-read")
     a = t.sql(ROWS, "ALTER TABLE {t} ADD PARTITION FIELD g", ROWS, "ALTER TABLE {t} DROP PARTITION FIELD g")
@@ -229,6 +230,7 @@ def test_variant_columns(lake: Lake, namespace: str) -> None:
     assert feed(a, c) == {*new, ("delete", 1, '{"a":1}'), ("insert", 1, '"1"'), ("insert", 7, "1")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["copy-on-write", pytest.param("merge-on-read", marks=pytest.mark.long)])
 def test_v2_upgraded_to_v3(lake: Lake, namespace: str, mode: str) -> None:
     t = History(lake, f"{namespace}.t", 2, mode)
@@ -408,6 +410,7 @@ def test_other_file_formats(lake: Lake, namespace: str, form: str, version: int,
     t.exact((None, a), (a, b), (b, c), (a, c))
 
 
+@pytest.mark.long
 def test_identical_rows_are_counted(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 2)
     a = t.sql("INSERT INTO {t} SELECT 1, 1, 'same' FROM range(5)")

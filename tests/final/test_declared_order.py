@@ -126,6 +126,7 @@ def test_any_order_of_arrival_of_many_histories(new_lake: Callable[[str], Lake],
     converges(stream, choose, history(choose, 12), deletes)
 
 
+@pytest.mark.long
 def test_ties_stay_in_the_order_of_the_stream(lake: Lake) -> None:
     stream = Stream(lake, format="simplified", tables=[TABLE | {"order_by": ["version"]}])
 

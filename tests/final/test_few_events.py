@@ -123,6 +123,7 @@ def test_few_events_are_counted_and_reduced_as_many_are(
     assert compared.refused
 
 
+@pytest.mark.long
 def test_events_of_many_files_are_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed(lake, "public.t")
     monkeypatch.setattr(thresholds, "LOCAL_EVENTS", 2)

@@ -98,6 +98,7 @@ def test_records_that_land_again_after_a_step_of_staging_are_not_absorbed_twice(
     assert landings.run()[STAGING].status == "nothing"
 
 
+@pytest.mark.long
 def test_other_records_in_the_places_of_undone_ones_are_absorbed(landings: Landings) -> None:
     landings.gone("c")
     landings.file("d", 2)

@@ -249,6 +249,7 @@ def test_a_replay_that_was_killed_after_routing_is_made_good_by_the_next(
     assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "stops"),
     [
@@ -375,6 +376,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [HOSTILE[::5], pytest.param(HOSTILE, marks=pytest.mark.long)], ids=["some", "all"])
 def test_hostile_names_and_values_are_only_names_and_values(lake: Lake, names: list[str]) -> None:
     tables = [f"public.{_ticked(n)}" for n in names]
@@ -461,6 +463,7 @@ def test_nesting_stops_at_a_depth_and_stops_nothing_else(lake: Lake, form: str) 
 # --- a column whose type cannot become what comes ---------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_values_of_another_type_go_to_a_column_of_their_own(lake: Lake) -> None:
     stream = Stream(lake, format="wal2json-v2", on_conflict="new-column")
     one, two = ("integer", 1), ("integer", 2)

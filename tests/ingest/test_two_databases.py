@@ -25,6 +25,7 @@ def event(op: str, id_: int, v: str | None, lsn: int, **source: Any) -> str:
     return json.dumps({"key": {"id": id_}, "value": value})
 
 
+@pytest.mark.long
 def test_records_of_another_database_are_rejected_until_it_is_declared(lake: Lake) -> None:
     table: dict[str, Any] = {"table": ITEMS, "key": "id"}
     stream = Stream(lake, format="debezium", tables=[table])

@@ -87,6 +87,7 @@ def refused(lake: Lake, p: Pipeline) -> LakeError:
 # --- columns of the source ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "row", "columns"),
     [
@@ -138,6 +139,7 @@ def test_a_type_that_does_not_fit_is_named_and_a_cast_helps(lake: Lake, logged: 
 # --- the declaration ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way", ["--keep-rows", *(pytest.param(w, marks=LONG) for w in ("restore", "keep", "--discard-rows", "rebuild"))]
 )
@@ -247,6 +249,7 @@ def test_a_python_function_that_appends_keeps_its_rows(lake: Lake) -> None:
     assert run(lake, declare("2"))["agg.log"].status == "nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", [["id", "n"], pytest.param([], marks=LONG), pytest.param(["n"], marks=LONG)])
 def test_a_kept_table_has_the_key_that_its_rows_have(lake: Lake, tmp_path: Path, key: list[str]) -> None:
     """Readers join by it. Rows that share a declared key would become copies of one row with the next change."""

@@ -136,6 +136,7 @@ def test_keys_of_several_types_are_refused_when_planning(sql: str) -> None:
     assert model_plan.strategy == "full", model_plan.why
 
 
+@pytest.mark.long
 def test_a_step_that_spark_does_not_accept_is_computed_in_full(lake: Lake) -> None:
     proof = proof_of(lake, FALLEN_BACK)
     proof.may_fail_in_parts = True

@@ -167,6 +167,7 @@ def test_lookups_trigger_nothing_unless_declared(lake: Lake) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_new_version_and_new_columns_rebuild_the_table(lake: Lake) -> None:
     history = History(lake, 9, "merge-on-read")
     history.arrive()

@@ -206,6 +206,7 @@ def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [0, pytest.param(10_000, marks=pytest.mark.long)])
 def test_rows_of_one_key_that_a_change_updates_are_one_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, limit: int

@@ -96,6 +96,7 @@ def test_floats_may_differ_in_their_last_digits_only(lake: Lake) -> None:
     assert world.verify("m").different == 2  # 1.0 is never close to NaN
 
 
+@pytest.mark.long
 def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
     world = World(
         lake,
@@ -125,6 +126,7 @@ def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
     assert world.verify("numbered").doubt == ""
 
 
+@pytest.mark.long
 def test_a_sample_picks_the_same_keys_on_both_sides(lake: Lake) -> None:
     world = World(lake, m="SELECT id, count(*) AS n FROM final.t GROUP BY id", rows="SELECT id, x FROM final.t")
     world.sql("INSERT INTO final.t SELECT CAST(id AS INT), 'r', 1 FROM range(10, 1010)")

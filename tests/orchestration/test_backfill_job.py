@@ -63,6 +63,7 @@ def test_the_job_shows_its_plan_publishes_and_says_what_changed(
     assert harness.skipped().startswith("nothing new")
 
 
+@pytest.mark.long
 def test_a_plan_alone_starts_nothing(lake: Lake, instance: dg.DagsterInstance, people: People) -> None:
     before = heads(lake)
     result = redo(Harness(people.feed.pipeline, lake, instance), table="final.people", plan_only=True)

@@ -171,6 +171,7 @@ def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) ->
     write.check()
 
 
+@pytest.mark.long
 def test_a_removed_model_is_not_changed_and_catches_up_when_added_again(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn")

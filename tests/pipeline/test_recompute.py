@@ -127,6 +127,7 @@ def test_partitions_whose_rows_depend_on_each_other_by_ties_are_recomputed_toget
         assert sorted(r["n"] for r in spark.table("agg.within").where(f"p = '{p}'").collect()) == [1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_what_cannot_be_recomputed_is_named(lake: Lake) -> None:
     feed = Feed(lake, {"table": "public.people", "partitions": "city"})
     (spec,) = (s for s in feed.pipeline.specs(lake, alone=False) if isinstance(s, FinalSpec))

@@ -63,6 +63,7 @@ def test_a_name_stays_with_the_table_that_has_it_whatever_is_declared_later(lake
     assert rows(feed, "final.items") == [(1, "a"), (3, "c")]
 
 
+@pytest.mark.long
 def test_a_table_is_not_filled_with_the_events_of_another_source_table(lake: Lake) -> None:
     feed = Feed(lake, "x.items")
     feed.deliver([created("x.items", 1, "a"), created("public.items", 2, "b", id=2)])

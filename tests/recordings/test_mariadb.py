@@ -171,6 +171,7 @@ def test_the_tables_are_mariadbs_at_every_checkpoint(lake: Lake, stream: str) ->
     assert rejected == (Counter({"staging.tally": updates}) if stream == "flattened" else {})
 
 
+@pytest.mark.long
 def test_events_of_one_position_are_in_the_order_of_the_stream(spark_lake: Lake) -> None:
     # MariaDB 11.4 says no position of an event within its transaction: those of all its statements have one file and
     # position, and rows are counted from 0 in each.

@@ -111,6 +111,7 @@ def test_a_rebuilt_final_table_writes_what_differs(lake: Lake, kind: str) -> Non
     equal(people)
 
 
+@pytest.mark.long
 def test_staging_writes_new_events_alone_after_its_raw_table_has_lost_its_history(lake: Lake) -> None:
     people = world(lake)
     people.land(3)

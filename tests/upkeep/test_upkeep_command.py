@@ -122,6 +122,7 @@ NOT_LOOKED_AFTER = {
 }
 
 
+@pytest.mark.long
 def test_tables_that_it_does_not_look_after_are_named(lake: Lake, pipeline: Path, call: Call) -> None:
     land(lake, 1)
     assert call("run", pipeline).code == 0
@@ -134,6 +135,7 @@ def test_tables_that_it_does_not_look_after_are_named(lake: Lake, pipeline: Path
         assert message in " ".join(done.err.split())
 
 
+@pytest.mark.long
 def test_a_table_whose_file_is_lost_fails_and_the_others_are_looked_after(
     saved: SavedLake, neglected: Path, call: Call
 ) -> None:

@@ -206,6 +206,7 @@ def test_two_deployments_look_after_a_lake_while_it_changes(lake: Lake, monkeypa
     assert kinds["combine"]
 
 
+@pytest.mark.long
 def test_budget_and_quiet_hours_hold_back_what_nobody_asked_for(lake: Lake) -> None:
     world = World(lake)
     for _ in range(3):

@@ -82,6 +82,7 @@ def test_the_sensor_requests_what_is_due_and_the_run_does_it(lake: Lake) -> None
         assert isinstance(again, dg.SkipReason), again
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("eager")
 def test_quiet_hours_and_off_request_nothing(lake: Lake) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
