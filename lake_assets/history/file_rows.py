@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
+from pyroaring import BitMap64
 
 from lake_assets.capture.files.delete_files import FILE_PATH_ID
 from lake_assets.capture.files.deletion_vectors import is_vector, read_vectors
@@ -41,7 +43,7 @@ class FileRows:
     wanted: Wanted
     opened: int = 0
     _rows: dict[str, dict[int, Row] | Refused] = field(default_factory=dict[str, "dict[int, Row] | Refused"])
-    _deletes: dict[tuple[str, int], Collection[int]] = field(default_factory=dict[tuple[str, int], Collection[int]])
+    _deletes: dict[tuple[str, int], BitMap64] = field(default_factory=dict[tuple[str, int], BitMap64])
 
     def __post_init__(self) -> None:
         self._columns = ParquetColumns.of(self.schema)
@@ -89,10 +91,9 @@ class FileRows:
         for group in range(parquet.num_row_groups):
             count = parquet.metadata.row_group(group).num_rows
             if count and self._may_be_in_group(parquet, group, names):
-                keys = self._columns.read(parquet, group, names, self.wanted.columns)
-                if isinstance(keys, Refused):
-                    return keys
-                at = np.flatnonzero(self.wanted.mask(keys))
+                at = self._wanted_at(parquet, group, names)
+                if isinstance(at, Refused):
+                    return at
                 if len(at):
                     rows = self._columns.read(parquet, group, names, every)
                     if isinstance(rows, Refused):
@@ -101,6 +102,15 @@ class FileRows:
                     found |= dict(zip((at + first).tolist(), taken, strict=True))
             first += count
         return found
+
+    def _wanted_at(
+        self, parquet: pq.ParquetFile, group: int, names: Mapping[int, str]
+    ) -> npt.NDArray[np.int64] | Refused:
+        """Return the positions of the wanted rows in a row group, of which only the columns that tell are read."""
+        if not self.wanted.columns:
+            return np.arange(parquet.metadata.row_group(group).num_rows)
+        keys = self._columns.read(parquet, group, names, self.wanted.columns)
+        return keys if isinstance(keys, Refused) else np.flatnonzero(self.wanted.mask(keys))
 
     def _may_be_in_group(self, parquet: pq.ParquetFile, group: int, names: Mapping[int, str]) -> bool:
         """Whether a row group may hold a wanted row, by its statistics of whole numbers and texts."""
@@ -121,7 +131,7 @@ class FileRows:
                 return False
         return True
 
-    def _positions(self, data: Entry, delete: Entry) -> Collection[int] | Refused:
+    def _positions(self, data: Entry, delete: Entry) -> BitMap64 | Refused:
         """Return the positions of a data file that a deletion vector or a position delete file removes."""
         if is_vector(delete):
             at = delete.path, delete.offset
@@ -136,7 +146,7 @@ class FileRows:
                 return Refused("a delete file has no field ids")
             rows = parquet.read(columns=[names[FILE_PATH_ID], names[_POSITION_ID]])
         mine = rows.filter(pc.equal(rows[names[FILE_PATH_ID]].cast(pa.string()), data.path))
-        return {*mine[names[_POSITION_ID]].to_pylist()}
+        return BitMap64(mine[names[_POSITION_ID]].to_pylist())
 
     def _equal(self, delete: Entry) -> tuple[list[int], set[tuple[Any, ...]]] | Refused:
         """Return the field ids of an equality delete file, and the values that it removes."""
