@@ -84,7 +84,9 @@ class _Reader:
         )
         if self.named.missing:
             return replace(found, matches=tuple(self._matches()), notes=tuple(self.notes))
-        listed = list(versions(line, self.rows, self._ids(self.key.identity)))
+        # Of a table of another program, the named columns are taken for its key.
+        identity = self.key.identity or (self.named.values if self.spec is None else ())
+        listed = list(versions(line, self.rows, self._ids(identity)))
         found = self._with_causes(found, line, listed)
         if self.rows.spark_reason:
             self.notes.append(f"rows were read by Spark: {self.rows.spark_reason}")

@@ -137,9 +137,10 @@ class _Version:
 
 def timeline(table: Table) -> Timeline:
     """Return the moments of a loaded table."""
-    versions = [*_older(table), _version_of(table)]
+    listed = [*_older(table), _version_of(table)]
+    versions = [v for v in listed if v is not None]
     kept = {s.snapshot_id: s for s in table.metadata.snapshots}
-    heads = [(i, ms) for i, ms in _heads(versions) if i in kept]
+    heads = [(i, ms) for i, ms in _heads(listed) if i in kept]
     heads = [*_before(table, heads), *heads]
     definitions = {v.main: v.definition for v in versions if v.main is not None}
     moments: list[Moment] = []
@@ -158,12 +159,11 @@ def timeline(table: Table) -> Timeline:
     return Timeline(tuple(moments), bool(moments) and _is_first(moments[0].snapshot))
 
 
-def _older(table: Table) -> list[_Version]:
-    """Return the versions in the metadata log, oldest first; those that are gone are left out."""
+def _older(table: Table) -> list[_Version | None]:
+    """Return the versions in the metadata log, oldest first; None for those that are gone."""
     log = table.metadata.metadata_log
     with ThreadPoolExecutor(thresholds.HISTORY_THREADS) as pool:
-        found = pool.map(lambda entry: _read(table, entry.metadata_file), log)
-        return [v for v in found if v is not None]
+        return list(pool.map(lambda entry: _read(table, entry.metadata_file), log))
 
 
 def _read(table: Table, location: str) -> _Version | None:
@@ -198,9 +198,21 @@ def _defining(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: properties[name] for name in _KEPT if name in properties}
 
 
-def _heads(versions: Iterable[_Version]) -> list[tuple[int, int]]:
-    """Return each move of main once, oldest first."""
-    return list(dict.fromkeys(entry for v in versions for entry in v.log))
+def _heads(versions: Iterable[_Version | None]) -> list[tuple[int, int]]:
+    """Return each move of main once, oldest first.
+
+    A commit may add several snapshots, as an overwrite of PyIceberg does: nobody saw those before the last one.
+    """
+    heads: list[tuple[int, int]] = []
+    seen: set[tuple[int, int]] = set()
+    follows = False
+    for version in versions:
+        if version is not None:
+            new = [entry for entry in version.log if entry not in seen]
+            heads += new[-1:] if follows else new
+            seen |= {*new}
+        follows = version is not None
+    return heads
 
 
 def _before(table: Table, heads: list[tuple[int, int]]) -> list[tuple[int, int]]:
