@@ -23,7 +23,14 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.models.model_spec import is_of_query, spec_of
 from lake_assets.pipeline.table_graph import Spec
 
-_STYLES = {"found": "dim", "inserted": "green", "updated": "yellow", "deleted": "red"}
+_STYLES = {
+    "found": "dim",
+    "inserted": "green",
+    "added": "green",
+    "updated": "yellow",
+    "deleted": "red",
+    "removed": "red",
+}
 _WORDS = {"found": "as of the oldest kept snapshot"}
 # Events of a version that are shown without `--json`.
 _EVENTS = 20

@@ -19,7 +19,8 @@ class Change:
     """A row before and after a commit, by the names of its columns.
 
     Attributes:
-        what: `found` (as of the oldest kept snapshot), `inserted`, `updated` or `deleted`.
+        what: `found` (as of the oldest kept snapshot), `inserted`, `updated` or `deleted`. A source row that a model's
+            row was not computed from before is `added`, one that it is not computed from any more is `removed`.
         changed: the columns that differ; all of them unless the row was updated.
     """
 

@@ -194,7 +194,10 @@ class _Reader:
             if after is not None and before is not None and not is_first:
                 ids = [i for i, n in names.items() if n in key.identity]
                 for change in row_changes(before, after, ids, names, _columns(source, state + 1)):
-                    changed.append(self._source_row(source, key, change.row, _named(change, names)))
+                    named = _named(change, names)
+                    # It need not be new: it may have had another value in the columns that bind it to the key.
+                    what = {"inserted": "added", "deleted": "removed"}.get(named.what, named.what)
+                    changed.append(self._source_row(source, key, change.row, replace(named, what=what)))
             rest = [r for r in (after or {}).values() if not any(_is_same(r, c, names) for c in changed)]
             others = tuple(self._source_row(source, key, r) for r in rest[:LISTED])
             yield Source(

@@ -67,7 +67,9 @@ def key_of(lake: LakeBase, spec: Spec | None, table: Table) -> RowKey:
         case PythonModelSpec():
             return _same(spec.model.key)
         case JobSpec() | None:
-            return _same(sorted(table.schema().identifier_field_names()) or key_in(table))
+            schema = table.schema()
+            own = [f.name for f in schema.fields if f.field_id in schema.identifier_field_ids]
+            return _same(own or key_in(table))
 
 
 def _same(key: Iterable[str]) -> RowKey:

@@ -132,7 +132,7 @@ def of(lake: Lake, key: Key) -> RowHistory:
     return row_history(lake, [], request)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *long_seeds(2, 40)])
+@pytest.mark.parametrize("seed", [0, *long_seeds(1, 40)])
 def test_each_version_of_a_row_is_shown_with_what_it_was_before(plain_lake: Lake, seed: int) -> None:
     people = People(plain_lake, seed)
     for _ in range(16):
