@@ -19,8 +19,9 @@ from lake_assets.capture.files.delete_files import FILE_PATH_ID
 from lake_assets.capture.files.deletion_vectors import is_vector, read_vectors
 from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry
 from lake_assets.capture.files.parquet_columns import ParquetColumns, names_by_id
-from lake_assets.errors import Refused
+from lake_assets.errors import Refused, RowHistoryError
 from lake_assets.history.wanted_rows import Wanted, pc
+from lake_assets.lake import thresholds
 
 _POSITION_ID = 2147483545
 # A row as values by field id.
@@ -30,6 +31,8 @@ Row = Mapping[int, Any]
 @dataclass
 class FileRows:
     """Reads the wanted rows of data files, and remembers them.
+
+    Raises RowHistoryError if there are too many.
 
     Attributes:
         table: the table.
@@ -46,19 +49,29 @@ class FileRows:
     _deletes: dict[tuple[str, int], BitMap64] = field(default_factory=dict[tuple[str, int], BitMap64])
 
     def __post_init__(self) -> None:
-        self._columns = ParquetColumns.of(self.schema)
+        self._columns, self._found = ParquetColumns.of(self.schema), 0
 
     def visible(self, data: Entry, deletes: Sequence[Entry]) -> Mapping[int, Row] | Refused:
         """Return the wanted rows of a data file by position, without those that deletes remove; a refusal if Spark has
         to read them."""
         if data.path not in self._rows:
-            self._rows[data.path] = self._read(data)
+            self._rows[data.path] = read = self._read(data)
+            self._check_count(0 if isinstance(read, Refused) else len(read))
         rows = self._rows[data.path]
         for delete in deletes:
             if isinstance(rows, Refused) or not rows:
                 break
             rows = self._without(rows, data, delete)
         return rows
+
+    def _check_count(self, more: int) -> None:
+        """Raise RowHistoryError if there are more rows than a person would look at."""
+        self._found += more
+        if self._found > thresholds.HISTORY_ROWS:
+            raise RowHistoryError(
+                f"{'.'.join(self.table.name())} holds more than {thresholds.HISTORY_ROWS:,} versions of rows with "
+                f"{', '.join(self.wanted.values)} as asked for: name further columns with --key"
+            )
 
     def _without(self, rows: Mapping[int, Row], data: Entry, delete: Entry) -> dict[int, Row] | Refused:
         if delete.content == EQUALITY_DELETES:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from lake_assets.errors import LakeError, Refused
+from lake_assets.errors import LakeError, Refused, RowHistoryError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import TRUNCATE
 from lake_assets.history.absorbed_events import Event, RowEvents
@@ -124,7 +124,11 @@ class _Reader:
         key = {self.key.in_staging[c]: v for c, v in self.named.values.items()}
         log = RowEvents(self.lake, staging, key)
         self.notes += log.limits
-        absorbed = log.absorbed(line.moments)
+        try:
+            absorbed = log.absorbed(line.moments)
+        except RowHistoryError as e:
+            self.notes.append(f"the events are not shown: {e}")
+            return replace(found, versions=tuple(plain))
         head = log.at(log.table.metadata.current_snapshot_id)
         everything = {i: e for events in absorbed.values() for i, e in events.items()} | head
         whole = log.complete(everything.values())

@@ -20,7 +20,8 @@ from lake_assets.capture.files.delete_files import DeleteIndex, only_file
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
 from lake_assets.capture.files.manifest_lists import Manifest
 from lake_assets.capture.files.manifests import Entry, ManifestReader
-from lake_assets.errors import LakeError, Refused
+from lake_assets.capture.rows.incompatible_columns import incompatible_columns
+from lake_assets.errors import LakeError, Refused, RowHistoryError
 from lake_assets.history.file_rows import FileRows, Row, as_rows
 from lake_assets.history.wanted_rows import Wanted
 from lake_assets.lake import LakeBase, TableId, quote
@@ -48,6 +49,8 @@ class SnapshotRows:
         self._lake, self._name, self.table, self._wanted = lake, name, table, wanted
         self.schema = every_column(table)
         self.spark_reason = ""
+        # A table that was replaced keeps the ids of its columns, also of those that got another type.
+        self._unreadable = {i for old in table.schemas().values() for i in incompatible_columns(old, self.schema)}
         self._reader = ManifestReader(table.io)
         self._specs, self._unpartitioned = table.specs(), unpartitioned_specs(table.specs())
         self._entries: dict[tuple[str, int | None], tuple[Entry, ...]] = {}
@@ -67,7 +70,11 @@ class SnapshotRows:
         return self._files.opened if isinstance(self._files, FileRows) else 0
 
     def at(self, snapshot_id: int | None) -> Visible:
-        """Return the wanted rows of a snapshot that the table has; none for None."""
+        """Return the wanted rows of a snapshot that the table has; none for None.
+
+        Raises:
+            RowHistoryError: there are too many.
+        """
         if snapshot_id is None or self._wanted.is_empty:
             return _NO_ROWS
         if snapshot_id not in self._at:
@@ -105,6 +112,8 @@ class SnapshotRows:
         for entry, deletes in files:
             try:
                 rows = self._files.visible(entry, deletes)
+            except RowHistoryError:
+                raise  # there are too many, for Spark too
             except (pa.ArrowException, LakeError, OSError) as e:
                 # Spark casts what Arrow does not, and says which file is missing or broken.
                 return Refused(f"{type(e).__name__}: {e}")
@@ -136,7 +145,7 @@ class SnapshotRows:
         return [e for m in manifests for e in self._entries[m.path, m.first_row_id]]
 
     def _may_matter(self, entry: Entry) -> bool:
-        return bool(entry.content) or self._wanted.may_be_in(entry, self.schema, self._specs)
+        return bool(entry.content) or self._wanted.may_be_in(entry, self.schema, self._specs, self._unreadable)
 
     def _read_by_spark(self, snapshot_id: int) -> Visible:
         """Return the wanted rows of a snapshot, read with the columns that the table had then."""

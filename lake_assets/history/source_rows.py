@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
-from lake_assets.errors import LakeError, Refused
+from lake_assets.errors import LakeError, Refused, RowHistoryError
 from lake_assets.history.file_rows import Row, comparable
 from lake_assets.history.snapshot_rows import SnapshotRows, Visible, every_column
 from lake_assets.history.wanted_rows import wanted
@@ -83,7 +83,10 @@ def traced(lake: LakeBase, lineage: RowLineage, values: Mapping[str, Any], state
     for bound in lineage.bound:
         if any(s not in found for _, s, _ in bound.joins):
             continue  # the one that it is joined with was not traced
-        rows = _read(lake, bound, values, states, found)
+        try:
+            rows = _read(lake, bound, values, states, found)
+        except RowHistoryError:
+            rows = Refused(f"it has more than {thresholds.HISTORY_ROWS:,} of them")
         if isinstance(rows, Refused):
             notes.append(f"{bound.scan.table}: its rows are not traced: {rows.reason}")
         else:

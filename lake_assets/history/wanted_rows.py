@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -90,12 +90,18 @@ class Wanted:
             found &= pc.is_in(column, value_set=values).to_numpy()
         return found
 
-    def may_be_in(self, entry: Entry, schema: Schema, specs: Mapping[int, PartitionSpec]) -> bool:
-        """Whether a data file may hold a wanted row, by the bounds of its columns and its partition."""
+    def may_be_in(
+        self, entry: Entry, schema: Schema, specs: Mapping[int, PartitionSpec], unreadable: Collection[int] = ()
+    ) -> bool:
+        """Whether a data file may hold a wanted row, by the bounds of its columns and its partition.
+
+        Args:
+            unreadable: ids of columns whose bounds may have another type.
+        """
         named = [schema.find_field(name) for name in self.values if not self.others.get(name)]
         if not named:
             return bool(entry.records)
-        ranges = field_ranges([entry], Schema(*named), specs)
+        ranges = field_ranges([entry], Schema(*named), specs, unreadable=unreadable)
         return all(self._may_be_in(f, ranges) for f in named) and bool(entry.records)
 
     def _may_be_in(self, column: NestedField, ranges: Mapping[str, Any]) -> bool:
