@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,13 @@ from lake_assets import Lake
 from lake_assets.history.history_document import HistoryRequest, RowHistory
 from lake_assets.history.row_history import row_history
 from lake_assets.lake import TableId
+from tests.support.cli import Done
 from tests.support.debezium import Event
 from tests.support.erased_users import CITIES, JOINED, Users
 from tests.support.pipeline_files import write_pipeline
 from tests.support.pipeline_runs import run
 from tests.support.seeds import long_seeds
-from tests.support.upkeep import compact_and_expire
+from tests.support.upkeep import forget_history
 
 IDS, CITY_NAMES = range(1, 6), ("Rome", "Bari", "Pisa")
 Rows = dict[Any, dict[str, Any]]
@@ -175,11 +179,13 @@ def check_joined(world: World) -> None:
 
 @pytest.mark.parametrize("writes", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.long)])
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 6)])
-def test_versions_have_the_events_and_rows_that_made_them(lake: Lake, tmp_path: Path, seed: int, writes: str) -> None:
+def test_versions_have_the_events_and_rows_that_made_them(
+    lake: Lake, tmp_path: Path, call_on: Callable[[Lake], Callable[..., Done]], seed: int, writes: str
+) -> None:
     world = World(lake, tmp_path, seed, writes=writes)
-    for number in range(5):
+    for number in range(6 if seed else 3):
         world.batch()
-        if number == 2:  # what others rewrite changes no row
+        if number == 1:  # what others rewrite changes no row
             for table in ("final.users", "staging.users", "agg.cities"):
                 lake.spark().sql(
                     f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
@@ -190,9 +196,10 @@ def test_versions_have_the_events_and_rows_that_made_them(lake: Lake, tmp_path: 
         check_cities(world, city)
     check_joined(world)
     assert not world.of("final.users", id=99).is_known
+    check_printed(world, call_on(lake))
 
     last = world.users[-1]
-    compact_and_expire(lake, "final.users")
+    forget_history(lake, "final.users")
     for key in IDS:
         found = world.of("final.users", id=key)
         assert [(c.what, c.after) for v in found.versions for c in v.changes] == [
@@ -201,6 +208,22 @@ def test_versions_have_the_events_and_rows_that_made_them(lake: Lake, tmp_path: 
         assert "have expired" in found.begins
         if found.versions:
             assert len(found.versions[0].events) == len(events_of(world.delivered, key))
+
+
+def check_printed(world: World, call: Callable[..., Done]) -> None:
+    """Each command that the output names works."""
+    key = world.users[-1][0]["id"]
+    done = call("history", "final.users", "--key", f"id={key}", "--pipeline", world.world.file, "--raw")
+    assert done.code == 0, done.err
+    assert '"payload"' in done.out
+    [command] = re.findall(r"its events: `lake-assets ([^`]+)`", done.out)
+    events = call(*shlex.split(command))
+    assert events.code == 0, events.err
+    assert f"staging.users, id = {key}" in events.out
+    model = call("history", "agg.cities", "--key", "city=Rome", "--pipeline", world.world.file, "--json")
+    rows = [r for v in json.loads(model.out)["versions"] for s in v["sources"] for r in (*s["changed"], *s["others"])]
+    for command in {r["command"] for r in rows}:
+        assert call(*shlex.split(command)[1:]).code == 0
 
 
 @pytest.mark.long
