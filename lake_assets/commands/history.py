@@ -257,6 +257,8 @@ def _key(values: Mapping[str, Any]) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return "(null)"
+    if not isinstance(value, datetime) and not text_of(value):
+        return '""'
     return _time(value) if isinstance(value, datetime) else text_of(value)
 
 

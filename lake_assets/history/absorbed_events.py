@@ -95,10 +95,11 @@ class RowEvents:
     Args:
         spec: the staging table.
         key: a value for each key column, by its name in staging.
+        is_key: whether these columns are the key; else they are some columns of rows without one.
     """
 
-    def __init__(self, lake: LakeBase, spec: StagingSpec, key: Mapping[str, Any]) -> None:
-        self._lake, self._spec, self._key = lake, spec, dict(key)
+    def __init__(self, lake: LakeBase, spec: StagingSpec, key: Mapping[str, Any], *, is_key: bool) -> None:
+        self._lake, self._spec, self._key, self._is_key = lake, spec, dict(key), is_key
         self.table: Table = lake.table(spec.table)
         self.types = schema_to_pyarrow(self.table.schema())
         self._names = [f.name for f in self.table.schema().fields]
@@ -177,7 +178,7 @@ class RowEvents:
         """Return the keys of the events beside deletes and inserts that are at the same place in the source's log."""
         ends = {e.id: e for e in events if e.op in (DELETE, INSERT, READ) and e.sequence is not None}
         near = {p for e in ends.values() for p in range(e.position - _NEAR, e.position + _NEAR + 1)}
-        if not near:
+        if not near or not self._is_key:
             return {}
         rows = SnapshotRows(self._lake, self._spec.table, self.table, wanted(self.types, {POSITION: sorted(near)}))
         beside = [self.event(r) for r in rows.at(self.table.metadata.current_snapshot_id).values()]

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from lake_assets.errors import LakeError, Refused, RowHistoryError
+from lake_assets.errors import LakeError, Refused, RowHistoryError, TableNotFoundError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import TRUNCATE
-from lake_assets.history.absorbed_events import Event, RowEvents
+from lake_assets.history.absorbed_events import Event, EventId, RowEvents
 from lake_assets.history.file_rows import Row
 from lake_assets.history.history_document import (
     LISTED,
@@ -117,18 +118,12 @@ class _Reader:
     def _of_final(self, spec: FinalSpec, found: RowHistory, line: Timeline, listed: list[Version]) -> RowHistory:
         staging = self.specs.get(spec.staging)
         plain = [self._version(v) for v in listed]
-        if not isinstance(staging, StagingSpec) or not self.key.in_staging:
-            why = "rows have no key" if isinstance(staging, StagingSpec) else f"{spec.staging} is not declared with it"
-            self.notes.append(f"{spec.table}: {why}, so the events of a row are not told apart")
+        key = {self.key.in_staging[c]: v for c, v in self.named.values.items() if c in self.key.in_staging}
+        events = self._events_of(spec, staging, key, line)
+        if isinstance(events, Refused):
+            self.notes.append(f"the events of {spec.table} are not shown: {events.reason}")
             return replace(found, versions=tuple(plain))
-        key = {self.key.in_staging[c]: v for c, v in self.named.values.items()}
-        log = RowEvents(self.lake, staging, key)
-        self.notes += log.limits
-        try:
-            absorbed = log.absorbed(line.moments)
-        except RowHistoryError as e:
-            self.notes.append(f"the events are not shown: {e}")
-            return replace(found, versions=tuple(plain))
+        log, absorbed = events
         head = log.at(log.table.metadata.current_snapshot_id)
         everything = {i: e for events in absorbed.values() for i, e in events.items()} | head
         whole = log.complete(everything.values())
@@ -146,8 +141,25 @@ class _Reader:
             versions=tuple(shown),
             without_effect=tuple(e for e in rest if e.op != TRUNCATE),
             pending=tuple(e for e in pending if e.op != TRUNCATE),
-            events_command=self._command(staging.table, key),
+            events_command=self._command(spec.staging, key),
         )
+
+    def _events_of(
+        self, spec: FinalSpec, staging: Spec | None, key: Mapping[str, Any], line: Timeline
+    ) -> tuple[RowEvents, Mapping[int, Mapping[EventId, Event]]] | Refused:
+        """Return the events with a key, by the names in staging, and which of them each moment absorbed; a refusal if
+        they cannot be told from others."""
+        if not isinstance(staging, StagingSpec):
+            return Refused(f"{spec.staging} is not declared with it")
+        if unknown := [c for c in self.named.values if c not in self.key.in_staging]:
+            return Refused(f"{', '.join(unknown)} is computed, and no column of {spec.staging}")
+        try:
+            log = RowEvents(self.lake, staging, key, is_key=bool(self.key.columns))
+            absorbed = log.absorbed(line.moments)
+        except (TableNotFoundError, RowHistoryError, pa.ArrowException, TypeError, ValueError) as e:
+            return Refused(f"{spec.staging} cannot be searched: {e}")
+        self.notes += log.limits
+        return log, absorbed
 
     def _unknown(self, line: Timeline, absorbed: Mapping[int, Any], log: RowEvents, at: int) -> tuple[str, ...]:
         if at in absorbed:
@@ -159,7 +171,7 @@ class _Reader:
     # --- staging tables -------------------------------------------------------------------------------------------
 
     def _of_staging(self, spec: StagingSpec, found: RowHistory, listed: list[Version]) -> RowHistory:
-        log = RowEvents(self.lake, spec, self.named.values if self.key.columns else {})
+        log = RowEvents(self.lake, spec, self.named.values, is_key=bool(self.key.columns))
         self.notes += log.limits
         events = [[log.event(c.row) for c in v.changes] for v in listed]
         whole = log.complete(e for these in events for e in these)

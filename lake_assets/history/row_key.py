@@ -34,7 +34,7 @@ class RowKey:
     Attributes:
         columns: the key; empty: rows have none, and any columns select some.
         identity: the columns that identify a version of a row; empty: none do.
-        in_staging: for a final table, the name of each key column in staging.
+        in_staging: for a final table, the name in staging of each column of the key, or of rows without one.
         mode: how a final table keeps its rows; empty for others.
     """
 
@@ -89,17 +89,17 @@ def _of_final(lake: LakeBase, spec: FinalSpec, table: Table) -> RowKey:
     staging = lake.table(spec.staging)
     spec = spelled_as(spec, staging)
     names = {f.name for f in table.schema().fields}
-    if spec.by_row:
-        return RowKey((), (), {}, "rows without a key")
-    source_key: list[str] = declaration(spec, staging)["key"]
     items = Projection(lake, spec).items
-    by_source = {i.sources[0]: i.name for i in reversed(items.values()) if i.is_plain}
+    plain = {i.name: i.sources[0] for i in items.values() if i.is_plain and i.name in names}
+    if spec.by_row:
+        return RowKey((), (), plain, "rows without a key")
+    source_key: list[str] = declaration(spec, staging)["key"]
+    by_source = {source: name for name, source in reversed(plain.items())}
     key = tuple(by_source[k] for k in source_key if k in by_source)
-    if len(key) < len(source_key) or not set(key) <= names:
-        return RowKey((), (), {}, spec.mode)
-    mode = spec.mode if key else "append"
-    identity = {"scd1": key, "scd2": (*key, FROM), "append": ()}[mode]
-    return RowKey(key, identity, dict(zip(key, source_key, strict=True)), mode)
+    if not key or len(key) < len(source_key):
+        return RowKey((), (), plain, "append" if not source_key else spec.mode)
+    identity = {"scd1": key, "scd2": (*key, FROM), "append": ()}[spec.mode]
+    return RowKey(key, identity, dict(zip(key, source_key, strict=True)), spec.mode)
 
 
 # --- what a user has named --------------------------------------------------------------------------------------------

@@ -175,17 +175,3 @@ def test_files_whose_bounds_rule_the_key_out_are_not_read(plain_lake: Lake) -> N
     found = of(plain_lake, ("a", 59))
     assert [c.what for v in found.versions for c in v.changes] == ["inserted"]
     assert (found.snapshots, found.files) == (20, 1)
-
-
-def test_a_rollback_is_a_version_of_its_own(plain_lake: Lake) -> None:
-    plain_lake.ensure_namespace(("shop",))
-    table = plain_lake.catalog.create_table(NAME.parts, pa.schema([("tenant", pa.string()), ("id", pa.int64())]))
-    table.append(pa.table({"tenant": ["b"], "id": [1]}))
-    first = table.metadata.current_snapshot_id
-    table.append(pa.table({"tenant": ["a"], "id": [1]}))
-    assert first is not None
-    table.manage_snapshots().set_current_snapshot(first).commit()
-    found = of(plain_lake, ("a", 1))
-    assert [(c.what, v.made_by.split(";")[0]) for v in found.versions for c in v.changes] == [
-        ("inserted", "another program"), ("deleted", "a rollback")
-    ]  # fmt: skip
