@@ -130,7 +130,10 @@ def _show(found: RowHistory, *, all_columns: bool, raw: bool) -> None:
         _show_version(version, found.kind, all_columns=all_columns, raw=raw)
     console.print()
     if found.without_effect:
-        _line("absorbed since, without a change of the row:")
+        is_certain = not any(v.notes for v in found.versions)
+        _line(
+            "absorbed since, without a change of the row:" if is_certain else "absorbed since, or by an earlier commit:"
+        )
         _show_events(found.without_effect, raw=raw)
     if found.pending:
         _line("not absorbed yet:")

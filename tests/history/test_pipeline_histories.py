@@ -6,13 +6,17 @@ import json
 import random
 import re
 import shlex
+import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lake_assets import Lake
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.folded_staging import fold
 from lake_assets.history.history_document import HistoryRequest, RowHistory
 from lake_assets.history.row_history import row_history
 from lake_assets.lake import TableId
@@ -198,6 +202,19 @@ def test_versions_have_the_events_and_rows_that_made_them(
     assert not world.of("final.users", id=99).is_known
     check_printed(world, call_on(lake))
 
+    forget_history(lake, "staging.users")
+    for key in IDS:  # which commit absorbed which event is not known any more
+        found = world.of("final.users", id=key)
+        assert [(c.what, c.before, c.after) for v in found.versions for c in v.changes] == [
+            v[1:] for v in expected(world.users, id=key)
+        ]
+        listed = [e for v in found.versions for e in v.events] + list(found.without_effect)
+        assert len(listed) == len(events_of(world.delivered, key))
+        assert all("has expired" in n for v in found.versions for n in v.notes)
+        assert [bool(v.notes) for v in found.versions] == [
+            number < len(world.users) - 1 for number, *_ in expected(world.users, id=key)
+        ]
+
     last = world.users[-1]
     forget_history(lake, "final.users")
     for key in IDS:
@@ -251,6 +268,19 @@ def test_all_stored_rows_of_a_key_are_followed(lake: Lake, tmp_path: Path, seed:
 def _text(row: dict[str, Any]) -> str:
     """A row without its times, which Spark gives without a zone."""
     return repr({c: v for c, v in row.items() if not c.startswith("effective_")})
+
+
+@pytest.mark.long
+def test_what_retention_removed_is_told(lake: Lake, tmp_path: Path) -> None:
+    world = World(lake, tmp_path, 0)
+    for _ in range(3):
+        world.batch()
+    [final] = [s for s in world.world.pipeline.specs(lake) if s.table.name == "users" and isinstance(s, FinalSpec)]
+    fold(lake, final, datetime.fromtimestamp(time.time() + 60, UTC))
+    found = world.of("final.users", id=world.users[-1][0]["id"])
+    assert any("`keep_events`" in n for n in found.notes)
+    # Older snapshots of staging still have the events.
+    assert found.versions[0].events
 
 
 @pytest.mark.long
