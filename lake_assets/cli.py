@@ -45,6 +45,7 @@ def application() -> typer.Typer:
         examples,
         explain,
         generate,
+        history,
         machine,
         rebuild,
         rejected,
@@ -69,7 +70,7 @@ def application() -> typer.Typer:
         demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
-        explain.explain, upkeep.upkeep, erase.erase, doctor.doctor,
+        explain.explain, history.history, upkeep.upkeep, erase.erase, doctor.doctor,
     ):  # fmt: skip
         app.command()(command)
     app.add_typer(rejected.app, name="rejected")

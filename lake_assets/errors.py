@@ -126,6 +126,10 @@ class RepairError(LakeError):
     """A table's metadata cannot be repaired, or the user has to choose a version."""
 
 
+class RowHistoryError(HistoryError):
+    """The row whose history is asked for cannot be found: its key does not fit the table, or it has none."""
+
+
 class UnsupportedCaptureError(HistoryError):
     """A window cannot be captured exactly, so it is not captured at all."""
 

@@ -307,3 +307,17 @@ KEYS_A_CHUNK = 10_000
 BACKFILL_KEYS = 1_000_000
 # A job is handed this many changed keys; with more, it has to read the changes itself. [not measured]
 JOB_KEYS = 100_000
+
+# --- Histories of rows ------------------------------------------------------------------------------------------------
+
+# This many values are compared with the bounds of each file; with more, every file may hold one. [0071; not measured]
+HISTORY_COMPARED_VALUES = 1_000
+# This many stored versions of rows are read for one history: each is some kilobytes of Python's objects.
+# [0071; not measured]
+HISTORY_ROWS = 100_000
+# Source rows of a model's row are read up to this many values of a join's column; with more, they are not traced.
+# [0071; not measured]
+HISTORY_JOINED_VALUES = 10_000
+# Older versions of a table's metadata are read by this many threads: each is a request to an object store.
+# [0071; not measured]
+HISTORY_THREADS = 16

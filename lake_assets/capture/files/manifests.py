@@ -128,14 +128,25 @@ class ManifestReader:
         records, kind = decode(self._read(path), path)
         return [manifest_of(r, path) for r in records], kind
 
-    def entries(self, manifests: Iterable[Manifest], keep: Callable[[Entry], object] | None = None) -> list[Entry]:
+    def entries(
+        self,
+        manifests: Iterable[Manifest],
+        keep: Callable[[Entry], object] | None = None,
+        *,
+        complete: bool = False,
+    ) -> list[Entry]:
         """Return the live entries of `manifests`, read by several threads; large manifests without column statistics.
 
         Args:
             keep: whether to keep an entry; applied while reading, so memory is needed only for kept entries.
+            complete: whether to read column statistics of large manifests too, as `keep` may need them.
         """
         most = thresholds.SMALL_MANIFEST_BYTES
-        parts = _map_threaded(lambda m: self._entries(m, light=m.length > most, keep=keep), list(manifests))
+
+        def read(m: Manifest) -> list[Entry]:
+            return self._entries(m, light=m.length > most and not complete, keep=keep)
+
+        parts = _map_threaded(read, list(manifests))
         return [e for part in parts for e in part]
 
     def completed(self, entries: Sequence[Entry]) -> list[Entry]:
