@@ -58,25 +58,45 @@ def executed_by(run: str) -> Generator[None]:
         _run.reset(token)
 
 
-def recorded(lake: LakeBase, pipeline: str, table: TableId, step: Callable[[], Outcome]) -> Outcome:
-    """Run a step, and leave a record of it if it absorbs something or fails."""
+def executor() -> str:
+    """Return what executes the steps of this context; empty: it has no name."""
+    return _run.get()
+
+
+def recorded(
+    lake: LakeBase,
+    pipeline: str,
+    table: TableId,
+    step: Callable[[], Outcome],
+    on_record: Callable[[StepRecord], None] | None = None,
+) -> Outcome:
+    """Run a step, and leave a record of it if it absorbs something or fails.
+
+    Args:
+        on_record: called with that record.
+    """
     use = ResourceUse(time.time())
     try:
         with measured(lake, use):
             outcome = step()
     except Exception as e:
         error = e
-        _noted(lake, lambda: of_error(lake, pipeline, table, error, use, _run.get()))
+        _noted(lake, lambda: of_error(lake, pipeline, table, error, use, _run.get()), on_record)
         raise
     if outcome.status == "absorbed":
-        _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get()))
+        _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get()), on_record)
     return outcome
 
 
-def _noted(lake: LakeBase, record: Callable[[], StepRecord]) -> None:
+def _noted(
+    lake: LakeBase, record: Callable[[], StepRecord], on_record: Callable[[StepRecord], None] | None = None
+) -> None:
     """Leave a record; what prevents that is logged, since the step has its own outcome."""
     try:
-        note(lake, record())
+        made = record()
+        if on_record is not None:
+            on_record(made)
+        note(lake, made)
     except Exception as e:  # of the catalog, of a full disk, ...
         log.warning("a step is missing in %s: %s", TABLE, lake.config.hidden(str(e)))
 
