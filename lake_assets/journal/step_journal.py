@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,28 +69,32 @@ def recorded(
     table: TableId,
     step: Callable[[], Outcome],
     on_record: Callable[[StepRecord], None] | None = None,
+    record_id: str | None = None,
 ) -> Outcome:
     """Run a step, and leave a record of it if it absorbs something or fails.
 
     Args:
         on_record: called with that record.
+        record_id: its id; default: any.
     """
     use = ResourceUse(time.time())
+
+    def leave(record: Callable[[], StepRecord]) -> None:
+        _noted(lake, lambda: replace(record(), id=record_id) if record_id else record(), on_record)
+
     try:
         with measured(lake, use):
             outcome = step()
     except Exception as e:
         error = e
-        _noted(lake, lambda: of_error(lake, pipeline, table, error, use, _run.get()), on_record)
+        leave(lambda: of_error(lake, pipeline, table, error, use, _run.get()))
         raise
     if outcome.status == "absorbed":
-        _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get()), on_record)
+        leave(lambda: of_outcome(lake, pipeline, outcome, use, _run.get()))
     return outcome
 
 
-def _noted(
-    lake: LakeBase, record: Callable[[], StepRecord], on_record: Callable[[StepRecord], None] | None = None
-) -> None:
+def _noted(lake: LakeBase, record: Callable[[], StepRecord], on_record: Callable[[StepRecord], None] | None) -> None:
     """Leave a record; what prevents that is logged, since the step has its own outcome."""
     try:
         made = record()
@@ -168,6 +172,11 @@ def read(
         if first <= record.started_at < last and table in (None, record.table):
             found.setdefault(record.id, record)
     return sorted(found.values(), key=lambda r: r.started_at)
+
+
+def waiting(lake: LakeBase) -> list[StepRecord]:
+    """Return the records that are not in the table yet, and some that have just been written to it."""
+    return list(_read(path for _, path in _waiting(lake)).values())
 
 
 def _folder(lake: LakeBase) -> Path:

@@ -10,6 +10,7 @@ import dagster as dg
 from lake_assets.errors import AuditFailedError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.jobs.job_spec import with_context
+from lake_assets.journal.step_journal import executed_by
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.orchestration import asset_metadata, dagster_partitions, freshness, partition_marks
 from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
@@ -72,7 +73,7 @@ def table_asset(
                 is_asked = aside is None and (bool(partitions) or REBUILD_TAG in context.run.tags)
                 is_redone = is_asked and not step_of(spec).why_not_rebuilt(lake.find(spec.table))
                 is_rebuild = is_redone and REBUILD_TAG in context.run.tags
-                with with_context(context):
+                with with_context(context), executed_by(f"dagster {context.run_id}"):
                     pins = run_pins(context.run, declared)
                     if is_rebuild:
                         outcome = redo(lake, spec, pins=pins, file=pipeline.path)
@@ -217,7 +218,8 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             except LakeError as error:
                 fail(context, error)
             new = {str(s.table): s for s in specs if str(s.table) not in loaded}
-            outcomes = pipeline.run(lake, select=new) if new else []
+            with executed_by(f"dagster {context.run_id}"):
+                outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
                 _log(context, outcome)
                 if outcome.status == "absorbed":

@@ -29,7 +29,7 @@ class ObservedStep:
     """A step that has begun.
 
     Attributes:
-        id: a UUID.
+        id: a UUID; without its hyphens, it is the id of the record.
         run: what executes it, as in `StepRecord.run`.
         started_at: seconds since 1970.
     """
@@ -96,7 +96,7 @@ def observed(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
     for observer in observers:
         _guarded(lake, lambda o=observer: o.began(step))
     try:
-        outcome = step_journal.recorded(lake, spec.pipeline, spec.table, run, records.append)
+        outcome = step_journal.recorded(lake, spec.pipeline, spec.table, run, records.append, step.id.replace("-", ""))
     except BaseException as e:
         tell(error=e)
         raise
