@@ -73,7 +73,7 @@ def table_asset(
                 is_asked = aside is None and (bool(partitions) or REBUILD_TAG in context.run.tags)
                 is_redone = is_asked and not step_of(spec).why_not_rebuilt(lake.find(spec.table))
                 is_rebuild = is_redone and REBUILD_TAG in context.run.tags
-                with with_context(context), executed_by(f"dagster {context.run_id}"):
+                with with_context(context), executed_by(f"dagster {context.run.run_id}"):
                     pins = run_pins(context.run, declared)
                     if is_rebuild:
                         outcome = redo(lake, spec, pins=pins, file=pipeline.path)
@@ -218,7 +218,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             except LakeError as error:
                 fail(context, error)
             new = {str(s.table): s for s in specs if str(s.table) not in loaded}
-            with executed_by(f"dagster {context.run_id}"):
+            with executed_by(f"dagster {context.run.run_id}"):
                 outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
                 _log(context, outcome)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +28,9 @@ from lake_assets.signals.alerts.alert_memory import Memory, after
 from lake_assets.signals.durations import in_words
 from lake_assets.tables.audits.audit_evaluation import Finding
 from tests.support.cli import Done, caller
+from tests.support.executed_page import blocks
 from tests.support.http_receiver import Receiver
+from tests.support.processes import ROOT
 from tests.support.signalled_shop import CITIES, ORDERS, Shop, age, signalled
 
 FIELDS = {
@@ -303,6 +307,15 @@ def test_the_command_prints_what_stands_and_sends_it_if_it_is_told_to(
     assert "1 message sent" in done.err
     assert told(received) == [("began", "failed", "agg.cities")]
     assert '"since": null' not in call("alerts", "--json").out
+
+
+def test_the_page_describes_each_field_of_a_message() -> None:
+    page = (ROOT / "docs" / "signals.md").read_text("utf-8")
+    table = page[page.index("| field |") : page.index("```json")]
+    described = {n for line in table.strip().splitlines()[2:] for n in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert described == FIELDS
+    (example,) = (json.loads(b.text) for b in blocks(page) if b.language == "json" and '"schema"' in b.text)
+    assert example.keys() == FIELDS
 
 
 def test_lengths_of_time() -> None:
