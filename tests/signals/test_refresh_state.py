@@ -8,10 +8,11 @@ from typing import Any
 
 from lake_assets import Lake
 from lake_assets.lake.metadata.refresh_state import PROPERTY, refresh_state
+from lake_assets.lake.metadata.row_counts import summary_of
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.lake.signal_settings import SignalSettings
 from tests.support.people import AGES, CITIES, People
-from tests.support.signalled_shop import signalled
+from tests.support.signalled_shop import newest, signalled
 
 MARKS = {"final.b": Watermark("u2", 2**62), "final.nested.a": Watermark("u1", 7)}
 
@@ -42,7 +43,7 @@ def test_it_is_not_written_unless_it_is_declared_and_complete(plain_lake: Lake) 
 
 
 def _state(lake: Lake, table: str) -> dict[str, Any]:
-    return json.loads(lake.table(table).current_snapshot().summary.additional_properties[PROPERTY])
+    return json.loads(summary_of(newest(lake, table))[PROPERTY])
 
 
 def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
@@ -60,10 +61,10 @@ def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
                     "namespace": ["final"],
                     "name": "people",
                     "uuid": str(source.metadata.table_uuid),
-                    "snapshot-id": source.current_snapshot().snapshot_id,
+                    "snapshot-id": newest(lake, "final.people").snapshot_id,
                 }
             ]
             assert began * 1000 - 1 <= state["refresh-start-timestamp-ms"] <= time.time() * 1000
     assert _state(lake, "agg.cities")["view-version-id"] != _state(lake, "agg.ages")["view-version-id"]
-    assert PROPERTY not in lake.table("final.people").current_snapshot().summary.additional_properties
+    assert PROPERTY not in summary_of(newest(lake, "final.people"))
     people.check()

@@ -8,10 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
+from lake_assets.lake.metadata.metadata_commits import commit
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks, to_properties
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.sql_model_step import SqlModelStep
 from lake_assets.pipeline import PipelineConfig
@@ -79,8 +81,6 @@ class Shop:
             target = lake.catalog.create_table(CITIES.parts, _COUNTS.schema, properties={PIPELINE_PROPERTY: "shop"})
             start = None
         else:
-            from lake_assets.lake.metadata.watermark import read_marks
-
             start = read_marks(target)[str(ORDERS)].snapshot
         if start == head.snapshot:
             return Outcome(str(CITIES), "nothing")
@@ -93,6 +93,14 @@ class Shop:
         )  # fmt: skip
 
 
+def newest(lake: Lake, table: str | TableId) -> Snapshot:
+    """Return the current snapshot of a table that has one."""
+    snapshot = lake.table(table).current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    return snapshot
+
+
 def signalled(lake: Lake, **signals: Any) -> Lake:
     """Return the lake with signals declared."""
     return Lake(LakeConfig(home=lake.config.home, signals=signals))
@@ -100,7 +108,6 @@ def signalled(lake: Lake, **signals: Any) -> Lake:
 
 def age(table: Any, seconds: float) -> None:
     """Let all snapshots of a table be older."""
-    from lake_assets.lake.metadata.metadata_commits import commit
 
     def older(metadata: dict[str, Any]) -> dict[str, Any]:
         return {
