@@ -30,7 +30,7 @@ def client_of(settings: OpenLineageSettings) -> OpenLineageClient:
     transport = _transport(settings)
     try:
         if transport is not None:
-            # Given as an object, so that no file and no variable of the client is mixed with it.
+            # Given as an object: the client would mix a declared transport with those of its files and variables.
             return OpenLineageClient(transport=get_default_factory().create(transport))
         client = OpenLineageClient()
     except Exception as e:  # the client and its transports raise errors of many kinds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from openlineage.client.facet_v2 import BaseFacet
 F = TypeVar("F", bound=BaseFacet)
 
 
+@cache
 def version_of(package: str) -> str:
     """Return the version of a package; `unknown` if it is not installed as one."""
     try:
