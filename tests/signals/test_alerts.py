@@ -72,7 +72,7 @@ def test_a_failure_is_told_at_the_end_of_a_run_and_its_end_at_the_end_of_another
     _, ended = received.bodies
     assert (ended["event"], ended["id"]) == ("ended", began["id"])
     assert ended["seconds"] >= 0
-    assert ended["text"].startswith("over after 0 s: agg.cities failed: ")
+    assert re.fullmatch(r"over after \d+ s: agg\.cities failed: ValueError: no such city", ended["text"])
     assert received.paths == ["/services/T0/hidden-part"] * 2
     assert "r0w-value" not in received.text
 
@@ -201,7 +201,6 @@ def test_a_receiver_that_is_away_loses_nothing(
 
 def test_several_processes_that_look_at_once_tell_each_once(shop: Shop, received: Receiver) -> None:
     shop.fail(ValueError("broken"))
-    received.seconds = 0.05
     failures: list[Exception] = []
 
     def work() -> None:

@@ -16,12 +16,13 @@ class Receiver:
 
     Attributes:
         status: the answer to the next requests.
-        seconds: how long each answer takes.
+        gate: requests are taken while it is set.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.status, self.seconds = 200, 0.0
+        self.status, self.gate = 200, threading.Event()
+        self.gate.set()
         self.bodies: list[Any] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -47,7 +48,7 @@ def receiver() -> Generator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            time.sleep(found.seconds)
+            found.gate.wait(60)
             if found.status < 300:
                 found.headers.append(dict(self.headers))
                 found.paths.append(self.path)
