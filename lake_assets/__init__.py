@@ -27,6 +27,8 @@ _HOMES = {
     "LakePipeline": "lake_assets.orchestration",
     "Pipeline": "lake_assets.pipeline",
 }
+# These run steps: what the lake's settings declare is told of them.
+_OBSERVED = {"LakePipeline", "Pipeline"}
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +36,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
+        if name in _OBSERVED:
+            import_module("lake_assets.signals")
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -36,6 +36,7 @@ def _report_interrupt() -> None:
 def application() -> typer.Typer:
     """The command line with all commands."""
     from lake_assets.commands import (
+        alerts,
         backfill,
         capture,
         check,
@@ -47,6 +48,7 @@ def application() -> typer.Typer:
         generate,
         history,
         machine,
+        metrics,
         rebuild,
         rejected,
         repair,
@@ -71,6 +73,7 @@ def application() -> typer.Typer:
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
         explain.explain, history.history, upkeep.upkeep, erase.erase, doctor.doctor,
+        alerts.alerts, metrics.metrics,
     ):  # fmt: skip
         app.command()(command)
     app.add_typer(rejected.app, name="rejected")

@@ -55,6 +55,10 @@ class StorageUnavailableError(TransientError):
     """Files of a table cannot be reached: the network or the object store does not answer, or denies access."""
 
 
+class WebhookError(TransientError):
+    """The receiver of alerts does not take a message."""
+
+
 class LakeNotFoundError(LakeError):
     """The lake to read does not exist: its catalog was never created."""
 

@@ -21,6 +21,7 @@ from lake_assets.lake.spark_session import packages
 from lake_assets.runtime.jars import resolve
 from lake_assets.runtime.java import find_java
 from lake_assets.service.live_service import NAME, live_specs, source_of
+from lake_assets.signals.signal_checks import signal_checks
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at Java, Spark's jars, the catalog, the warehouse and the live sources of a pipeline; change nothing.
+    """Look at Java, Spark's jars, the catalog, declared signals and the live sources of a pipeline; change nothing.
 
     Exit code 1 if something is wrong.
     """
@@ -72,6 +73,8 @@ def _findings(pipeline: str | None) -> Iterator[Finding]:
         yield _tried("Spark's jars", lambda: f"{len(resolve(packages(config)))} jars")
     yield _tried("home of the lake", lambda: _writable(config.home))
     yield _tried("catalog", lambda: _catalog(config))
+    for what, look in signal_checks(config):
+        yield _tried(what, look)
     if pipeline is None:
         return
     loaded, lake = find_pipeline(pipeline), Lake(config)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lake_assets.commands.printing import local
-from lake_assets.errors import PipelineError
+from lake_assets.errors import LakeError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -56,6 +56,14 @@ def find_file(name: str) -> Path:
 def all_pipelines() -> list[Pipeline]:
     """Load the pipelines in LAKE_PIPELINES and the shipped ones."""
     return [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
+
+
+def known_pipelines() -> tuple[list[Pipeline], list[str]]:
+    """Return the pipelines of `all_pipelines`, or the error of one that cannot be read."""
+    try:
+        return all_pipelines(), []
+    except LakeError as e:
+        return [], [str(e)]
 
 
 def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:

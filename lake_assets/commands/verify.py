@@ -12,7 +12,7 @@ from lake_assets.commands.table_lookup import AsJson, PipelineOption, computed_s
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.pipeline.config.setting_types import share_of
+from lake_assets.lake.setting_values import share_of
 from lake_assets.pipeline.verification import Verification
 from lake_assets.pipeline.verification import verify as verify_model
 

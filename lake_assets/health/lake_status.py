@@ -47,6 +47,12 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
     return LakeStatus(with_upstream(with_services(lake, with_failures(lake, tables))), kept, unread)
 
 
+def quick_status(lake: LakeBase) -> list[TableStatus]:
+    """Return the status of the tables without what their declarations say, and without their upkeep."""
+    tables = [table_status(lake, t) for t in own_tables(lake)]
+    return with_upstream(with_services(lake, with_failures(lake, tables)))
+
+
 def _redeclared(lake: LakeBase, pipelines: Sequence[Pipeline]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Return what changed declarations do to tables, by pipeline and table; and errors of pipelines that cannot be
     read."""

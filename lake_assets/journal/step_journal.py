@@ -58,19 +58,40 @@ def executed_by(run: str) -> Generator[None]:
         _run.reset(token)
 
 
-def recorded(lake: LakeBase, pipeline: str, table: TableId, step: Callable[[], Outcome]) -> Outcome:
-    """Run a step, and leave a record of it if it absorbs something or fails."""
+def executor() -> str:
+    """Return what executes the steps of this context; empty: it has no name."""
+    return _run.get()
+
+
+def recorded(
+    lake: LakeBase,
+    pipeline: str,
+    table: TableId,
+    step: Callable[[], Outcome],
+    on_record: Callable[[StepRecord], None] | None = None,
+    record_id: str | None = None,
+) -> Outcome:
+    """Run a step, and leave a record of it if it absorbs something or fails.
+
+    Args:
+        on_record: called with that record.
+        record_id: its id; default: any.
+    """
     use = ResourceUse(time.time())
+
+    def leave(record: Callable[[], StepRecord]) -> StepRecord | None:
+        return _noted(lake, lambda: replace(record(), id=record_id) if record_id else record(), on_record)
+
     try:
         with measured(lake, use):
             outcome = step()
     except Exception as e:
         error = e
-        _noted(lake, lambda: of_error(lake, pipeline, table, error, use, _run.get()))
+        leave(lambda: of_error(lake, pipeline, table, error, use, _run.get()))
         raise
     if outcome.status != "absorbed":
         return outcome
-    record = _noted(lake, lambda: of_outcome(lake, pipeline, outcome, use, _run.get(), _arrivals(lake)))
+    record = leave(lambda: of_outcome(lake, pipeline, outcome, use, _run.get(), _arrivals(lake)))
     if record is not None and record.snapshot is not None and record.arrived_at is not None:
         _arrivals(lake)[record.snapshot] = record.arrived_at
     used = {name: getattr(record, name) for name in _USED} if record else {}
@@ -95,10 +116,14 @@ _known_arrivals: dict[str, dict[int, float]] = {}
 _USED = ("bytes_read", "bytes_written", "files_read", "files_written")
 
 
-def _noted(lake: LakeBase, of_step: Callable[[], StepRecord]) -> StepRecord | None:
+def _noted(
+    lake: LakeBase, of_step: Callable[[], StepRecord], on_record: Callable[[StepRecord], None] | None
+) -> StepRecord | None:
     """Leave a record and return it; what prevents that is logged, since the step has its own outcome."""
     try:
         record = of_step()
+        if on_record is not None:
+            on_record(record)
         note(lake, record)
     except Exception as e:  # of the catalog, of a full disk, ...
         log.warning("a step is missing in %s: %s", TABLE, lake.config.hidden(str(e)))
@@ -173,6 +198,11 @@ def read(
         if first <= record.started_at < last and table in (None, record.table):
             found.setdefault(record.id, record)
     return sorted(found.values(), key=lambda r: r.started_at)
+
+
+def waiting(lake: LakeBase) -> list[StepRecord]:
+    """Return the records that are not in the table yet, and some that have just been written to it."""
+    return list(_read(path for _, path in _waiting(lake)).values())
 
 
 def _folder(lake: LakeBase) -> Path:

@@ -16,6 +16,7 @@ from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import LocalPath, file_url, local_path
 from lake_assets.lake.redaction import hide, hide_in, secrets_in
 from lake_assets.lake.setting_errors import setting_errors
+from lake_assets.lake.signal_settings import SignalSettings
 from lake_assets.lake.yaml_text import YamlError, load
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -89,6 +90,7 @@ class LakeConfig(BaseSettings):
         default=True, description="whether to tag the snapshots that are still needed of tables that others write"
     )
     spark: SparkConfig = SparkConfig()
+    signals: SignalSettings = Field(default_factory=SignalSettings, description="what the lake tells other systems")
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield the settings without secrets, for `repr` (a hook of pydantic)."""
@@ -96,7 +98,8 @@ class LakeConfig(BaseSettings):
 
     def hidden(self, text: object) -> str:
         """Replace the secrets of these settings in a text."""
-        return hide_in(str(text), {*secrets_in(self.catalog), *secrets_in(self.storage), *secrets_in(self.spark.conf)})
+        settings = {*secrets_in(self.catalog), *secrets_in(self.storage), *secrets_in(self.spark.conf)}
+        return hide_in(str(text), settings | self.signals.secrets)
 
     @classmethod
     def settings_customise_sources(

@@ -264,6 +264,19 @@ JOURNAL_RECORDS = 500
 # [not measured]
 JOURNAL_ARRIVALS = 20_000
 JOURNAL_ERROR_CHARACTERS = 2_000
+# Events of lineage that wait for their receiver; further ones are dropped. A process waits for so many seconds at its
+# end until they are sent. [not measured]
+SIGNAL_EVENTS = 1_000
+SIGNAL_EXIT_SECONDS = 5.0
+# The event of a step's start is sent after this time, so that steps with nothing to do send none. [not measured]
+SIGNAL_START_SECONDS = 2.0
+# So many characters of an error leave the lake. [not measured]
+SIGNAL_ERROR_CHARACTERS = 500
+# Alerts are evaluated at most this often by sensors, and sent for so many seconds in one evaluation. [not measured]
+ALERT_SECONDS = 15.0
+ALERT_SENDING_SECONDS = 20.0
+# Metrics are computed at most this often, whoever asks for them. [not measured]
+METRICS_SECONDS = 10.0
 # A snapshot that Debezium was asked for begins within this time, or it is asked again by another engine. [not measured]
 LIVE_SNAPSHOT_SECONDS = 180.0
 # What a server says of its log is asked for this often. [not measured]

@@ -16,6 +16,7 @@ from lake_assets.journal import step_journal
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.pipeline import observed_steps
 from lake_assets.pipeline.config.declared_tables import DeclaredTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig
 from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
@@ -244,6 +245,7 @@ class Pipeline:
                 if select is None:
                     standing_failures.forget_others(lake, self.name, [s.table for s in self.specs(lake)])
                 step_journal.try_flush(lake)
+                observed_steps.run_ended(lake, self)
                 return outcomes
 
     def _pass(

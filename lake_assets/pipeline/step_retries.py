@@ -18,13 +18,13 @@ from lake_assets.errors import (
     MissingDataFileError,
 )
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.journal import step_journal
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import as_named, named_errors, spark_error_text
 from lake_assets.lake.metadata import clock_skew, metadata_versions
 from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.pipeline import observed_steps
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
 from lake_assets.tables import leftovers, standing_failures, table_lock
@@ -68,7 +68,7 @@ def absorb(
         return retried(lake, spec, run)
 
     try:
-        outcome = attempt() if is_aside else step_journal.recorded(lake, spec.pipeline, spec.table, attempt)
+        outcome = attempt() if is_aside else observed_steps.observed(lake, spec, attempt)
     except Exception as e:
         if not is_aside and not is_interrupted(e):
             standing_failures.note(lake, spec.table, spec.pipeline, file, e)

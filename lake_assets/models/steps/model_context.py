@@ -108,7 +108,7 @@ class ModelContext:
         """
         properties = cost_property(strategy, self.expected, self.began, compared=compared)
         types = {} if self.commit.base is None else self.types
-        return TableWriter(replace(self.commit, properties=properties), types, few=few)
+        return TableWriter(replace(self.commit, properties={**self.commit.properties, **properties}), types, few=few)
 
     def inner(self, tree: Tree, output: str) -> exp.Column:
         """Return the operators' column behind an output column, with its type in the table."""

@@ -22,6 +22,7 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import DefinitionChangedError, HistoryError, ModelError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
+from lake_assets.lake.metadata.refresh_state import refresh_state
 from lake_assets.models.model_spec import ModelSpec, is_of_query, spec_of
 from lake_assets.models.operators.kept_frames import Frames, types_of
 from lake_assets.models.operators.operator_types import mixed_types_reason
@@ -148,7 +149,8 @@ class SqlModelStep(ModelStep[ModelSpec]):
         if self.is_former:
             # Audits are declared for the columns of the other query.
             gate = gate.fitting(columns_of(lake, spec.table))
-        commit = Commit(lake, spec.table, due.table, due.marks, gate)
+        state = refresh_state(lake, due.marks, spec.definition, began)
+        commit = Commit(lake, spec.table, due.table, due.marks, gate, state)
         captures = self.captures(lake, due, plan, scope)
         if due.rebuild:
             for captured in captures.values():

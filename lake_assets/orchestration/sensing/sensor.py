@@ -15,7 +15,7 @@ import dagster as dg
 from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.journal import step_journal
-from lake_assets.lake import LakeConfig
+from lake_assets.lake import LakeConfig, thresholds
 from lake_assets.orchestration.asset_checks import comparisons
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, new_tables_key, op_name, pool, valid_name
 from lake_assets.orchestration.dagster_partitions import step_key
@@ -46,6 +46,7 @@ from lake_assets.orchestration.sensing.pending_scan import (
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec, after
+from lake_assets.signals.alerts.alert_evaluation import try_evaluate
 
 
 def capture_sensor(
@@ -82,7 +83,11 @@ def capture_sensor(
         ),
     )
     def sensor(context):  # type: ignore[no-untyped-def]
-        return tick(context, watch)
+        try:
+            return tick(context, watch)
+        finally:
+            # Also while a run is active, and if the lake cannot be read.
+            tell(watch)
 
     return sensor
 
@@ -138,6 +143,18 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         size = measure(lake, batched)
         requested = request(context.instance, watch, specs, ready, decision, size, left_out)
         return requested.with_replaced_attrs(asset_check_keys=checks_of(context.repository_def, watch, requested))
+    finally:
+        if "catalog" in vars(lake):
+            lake.catalog.close()
+
+
+def tell(watch: Watch) -> None:
+    """Send alerts of the pipeline's tables, if they are declared; never fails."""
+    if watch.config.signals.alerts is None:
+        return
+    lake = Lake(watch.config)
+    try:
+        try_evaluate(lake, [watch.pipeline], every=thresholds.ALERT_SECONDS)
     finally:
         if "catalog" in vars(lake):
             lake.catalog.close()

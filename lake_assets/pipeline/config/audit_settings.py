@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
+from lake_assets.lake.setting_values import share_of
 from lake_assets.lake.sql_syntax import SqlSyntaxError, parse_statements
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.pipeline.config.setting_types import (
@@ -23,7 +24,6 @@ from lake_assets.pipeline.config.setting_types import (
     as_value_errors,
     checked,
     combination,
-    share_of,
 )
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.tables.audits.audit_kinds import (

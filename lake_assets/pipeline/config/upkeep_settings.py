@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from lake_assets.lake import thresholds
+from lake_assets.lake.setting_values import share_of
 from lake_assets.pipeline.config.setting_types import (
     Duration,
     Names,
@@ -17,7 +18,6 @@ from lake_assets.pipeline.config.setting_types import (
     checked,
     combination,
     seconds_of,
-    share_of,
 )
 from lake_assets.tables.partitioning.time_zones import zone_of
 from lake_assets.tables.upkeep_policy import DAY, Budget, Hours, UpkeepPolicy, are_all_day

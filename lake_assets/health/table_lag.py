@@ -1,0 +1,29 @@
+"""How old the changes are that a table has not absorbed yet, and how old they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lake_assets.health.table_status import TableStatus
+from lake_assets.pipeline.table_graph import Spec
+
+
+def lag_of(table: TableStatus, others: Mapping[str, TableStatus]) -> float:
+    """Return the age, in seconds, of the oldest commit that a table, or a table upstream of it, has not absorbed.
+
+    Files that wait in a landing folder are not in it: they have no commit.
+
+    Args:
+        others: the status of all tables by name.
+    """
+    behind = [others[t].behind_seconds for t in table.upstream if t in others]
+    return max(table.behind_seconds, *behind, 0.0)
+
+
+def target_of(spec: Spec) -> float | None:
+    """Return the lag that a table is declared to have at most, in seconds; None: it has no target.
+
+    `freshness` is none: it is about the last materialization, which is old as well if nothing has changed.
+    """
+    del spec
+    return None

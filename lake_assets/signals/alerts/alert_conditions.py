@@ -1,0 +1,162 @@
+"""What is wrong now with the tables of a lake, from metadata, notes of failures and the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from lake_assets.health.lake_status import quick_status
+from lake_assets.health.table_lag import lag_of, target_of
+from lake_assets.health.table_status import TableStatus
+from lake_assets.journal import step_journal
+from lake_assets.lake import LakeBase
+from lake_assets.lake.signal_settings import AlertKind
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.table_graph import Spec
+from lake_assets.service import service_state
+from lake_assets.service.live_service import live_among
+from lake_assets.signals.durations import in_words
+from lake_assets.signals.error_text import error_text
+from lake_assets.tables.standing_failures import standing
+
+_HELD = "AuditFailedError"
+_WINDOW = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that is wrong.
+
+    Attributes:
+        kind: what it is: see `AlertKind`.
+        table: the table.
+        pipeline: its pipeline.
+        text: what is wrong, in a line.
+        value, limit: for a lag, seconds; for rejected records, shares; None for other kinds.
+    """
+
+    kind: AlertKind
+    table: str
+    pipeline: str
+    text: str
+    value: float | None = None
+    limit: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it the same condition as one before."""
+        return self.kind, self.table
+
+
+@dataclass(frozen=True)
+class Limits:
+    """From when on something is wrong.
+
+    Attributes:
+        lag: seconds, for tables without a target of their own; None: no limit.
+        rejected: a share up to 1.
+        kinds: the kinds to look for.
+    """
+
+    lag: float | None
+    rejected: float
+    kinds: Collection[str]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is wrong, and what is not known.
+
+    Attributes:
+        conditions: what is wrong.
+        pipelines: the pipelines whose tables were looked at; None: all.
+        unknown: keys of conditions of which it is not known whether they hold.
+    """
+
+    conditions: Sequence[Condition]
+    pipelines: frozenset[str] | None
+    unknown: frozenset[tuple[str, str]] = field(default_factory=frozenset[tuple[str, str]])
+
+
+def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *, of_all: bool = False) -> Found:
+    """Return what is wrong with the tables of some pipelines.
+
+    Args:
+        of_all: whether to look at the tables of other pipelines too, as far as that is possible without declarations.
+    """
+    specs = {str(s.table): s for p in pipelines for s in p.specs(lake, alone=False)}
+    tables = {t.table: t for t in quick_status(lake)}
+    names = None if of_all else frozenset(p.name for p in pipelines)
+    found = [
+        c
+        for c in (
+            *_failures(lake),
+            *_lags(tables, specs, limits),
+            *_rejects(lake, tables, limits),
+            *_inexact(tables),
+            *_sources(lake, tables, specs),
+        )
+        if c.kind in limits.kinds and (names is None or c.pipeline in names)
+    ]
+    # Another process may know the declaration.
+    unknown = {("lag", t) for t in tables if t not in specs}
+    unknown |= {(kind, t.table) for t in tables.values() if t.error for kind in ("lag", "not_exact", "rejected")}
+    return Found(found, names, frozenset(unknown))
+
+
+def _failures(lake: LakeBase) -> Iterator[Condition]:
+    for failure in standing(lake).values():
+        kind = "held" if failure.error.startswith(_HELD) else "failed"
+        # The note has no secrets; its further lines may have rows.
+        yield Condition(kind, failure.table, failure.pipeline, error_text(lake, failure.error))
+
+
+def _lags(tables: Mapping[str, TableStatus], specs: Mapping[str, Spec], limits: Limits) -> Iterator[Condition]:
+    for name, table in tables.items():
+        own = target_of(specs[name]) if name in specs else None
+        limit, lag = limits.lag if own is None else own, lag_of(table, tables)
+        if name in specs and limit is not None and lag > limit:
+            text = f"changes of the last {in_words(lag)} are not in it; at most {in_words(limit)} are wanted"
+            yield Condition("lag", name, table.pipeline, text, lag, limit)
+
+
+def _rejects(lake: LakeBase, tables: Mapping[str, TableStatus], limits: Limits) -> Iterator[Condition]:
+    raws = {n: t for n, t in tables.items() if t.rejected}
+    if not raws:
+        return
+    landed, parsed, rejected = (dict.fromkeys(raws, 0) for _ in range(3))
+    for record in step_journal.read(lake, datetime.now(UTC) - _WINDOW):
+        raw = next((n for n in (record.table, *(s["source"] for s in record.sources)) if n in raws), None)
+        if raw is None:
+            continue
+        rejected[raw] += record.records_rejected
+        (landed if raw == record.table else parsed)[raw] += record.rows_inserted
+    for name, table in raws.items():
+        records = max(landed[name], parsed[name] + rejected[name])
+        share = rejected[name] / records if records else 0.0
+        if share > limits.rejected:
+            text = (
+                f"{rejected[name]:,} of {records:,} records of the last day are rejected ({share:.1%}, at most "
+                f"{limits.rejected:.1%} are borne): see `lake-assets rejected`"
+            )
+            yield Condition("rejected", name, table.pipeline, text, share, limits.rejected)
+
+
+def _inexact(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
+    for name, table in tables.items():
+        if table.not_exact:
+            more = f" (and {len(table.not_exact) - 1} more)" if len(table.not_exact) > 1 else ""
+            yield Condition("not_exact", name, table.pipeline, f"not exact: {table.not_exact[0]}{more}")
+
+
+def _sources(lake: LakeBase, tables: Mapping[str, TableStatus], specs: Mapping[str, Spec]) -> Iterator[Condition]:
+    states = service_state.of_all(lake)
+    live = {str(s.table): s.pipeline for s in live_among(specs.values())}
+    for name in sorted({*states, *live}):
+        state, table = states.get(name), tables.get(name)
+        pipeline = live.get(name) or (table.pipeline if table else "")
+        if state is None:
+            yield Condition("source", name, pipeline, "its source is not read: no service has read it yet")
+        elif not state.is_well:
+            yield Condition("source", name, pipeline, error_text(lake, f"its source is not read: {state.text}"))

@@ -1,0 +1,102 @@
+"""What has been told: alerts in a file of the lake's home, so that processes and repeated looks tell each once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lake_assets.lake import LakeBase
+from lake_assets.runtime.private_files import write_private
+from lake_assets.signals import file_lock
+from lake_assets.signals.alerts.alert_conditions import Condition, Found
+
+log = logging.getLogger(__name__)
+_FOLDER, _FILE = "alerts", "alerts.json"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A condition with its time, and how far it has been told.
+
+    Attributes:
+        began: seconds since 1970.
+        ended: when it ended; None: it stands.
+        is_told: whether the message of its beginning was received.
+    """
+
+    condition: Condition
+    began: float
+    ended: float | None = None
+    is_told: bool = False
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is remembered.
+
+    Attributes:
+        alerts: those that stand, and those whose end has not been told.
+        looked: by pipeline, when its tables were looked at last.
+    """
+
+    alerts: Sequence[Alert] = ()
+    looked: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def after(memory: Memory, found: Found, now: float) -> Memory:
+    """Return what to remember after a look at the tables."""
+    holds = {c.key: c for c in found.conditions}
+    kept: list[Alert] = []
+    for alert in memory.alerts:
+        condition = alert.condition
+        is_seen = found.pipelines is None or condition.pipeline in found.pipelines
+        if alert.ended is None and condition.key in holds:
+            del holds[condition.key]
+        elif alert.ended is None and is_seen and condition.key not in found.unknown:
+            alert = replace(alert, ended=now)
+        kept.append(alert)
+    return replace(memory, alerts=[*kept, *(Alert(c, now) for c in holds.values())])
+
+
+def locked(lake: LakeBase, seconds: float) -> AbstractContextManager[bool]:
+    """Hold the memory alone; enter with whether that was possible within some seconds."""
+    return file_lock.locked(_folder(lake), seconds)
+
+
+def read(lake: LakeBase) -> Memory:
+    """Return what is remembered; a file that cannot be read is put aside, and what stands is told again."""
+    file = _folder(lake) / _FILE
+    try:
+        stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return Memory([_alert(a) for a in stored["alerts"]], dict(stored["looked"]))
+    except FileNotFoundError:
+        return Memory()
+    except (ValueError, TypeError, KeyError, AttributeError) as e:  # of another version, or cut by a full disk
+        log.warning("%s cannot be read, and alerts that stand are sent again: %s", file, e)
+        file.replace(file.with_suffix(".broken"))
+        return Memory()
+
+
+def write(lake: LakeBase, memory: Memory) -> None:
+    """Remember; readers see what was remembered before, or this."""
+    file = _folder(lake) / _FILE
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    write_private(partial, json.dumps({"alerts": [asdict(a) for a in memory.alerts], "looked": dict(memory.looked)}))
+    partial.replace(file)
+
+
+def _alert(stored: dict[str, Any]) -> Alert:
+    condition = Condition(**stored.pop("condition"))
+    return Alert(condition, **stored)
+
+
+def _folder(lake: LakeBase) -> Path:
+    return Path(lake.config.home) / _FOLDER

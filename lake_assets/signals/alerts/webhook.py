@@ -1,0 +1,110 @@
+"""Messages of alerts, and their way to a webhook."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+from typing import Any, Literal
+from urllib.parse import urlparse
+
+from lake_assets.errors import ConfigError, WebhookError
+from lake_assets.lake import LakeBase
+from lake_assets.lake.signal_settings import AlertSettings
+from lake_assets.signals.alerts.alert_memory import Alert
+from lake_assets.signals.durations import in_words
+
+SETTING = "signals.alerts.webhook"
+_TITLES = {
+    "failed": "failed",
+    "held": "a batch is held back",
+    "lag": "is late",
+    "rejected": "records are rejected",
+    "not_exact": "is not exact",
+    "source": "is not fed",
+}
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Another address would be given what is meant for the declared one."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse; see `HTTPRedirectHandler`."""
+        del args, kwargs
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
+
+
+def message(lake: LakeBase, alert: Alert, event: Literal["began", "ended"]) -> dict[str, Any]:
+    """Return the message of an alert; docs/signals.md describes it."""
+    condition = alert.condition
+    ended = alert.ended if event == "ended" else None
+    lasted = None if ended is None else max(0.0, ended - alert.began)
+    title = (
+        f"{condition.table} {_TITLES[condition.kind]}"
+        if condition.kind != "held"
+        else f"{condition.table}: {_TITLES['held']}"
+    )
+    text = (
+        f"{title}: {condition.text}" if lasted is None else f"over after {in_words(lasted)}: {title}: {condition.text}"
+    )
+    return {
+        "schema": 1,
+        "text": lake.config.hidden(text),
+        "event": event,
+        "id": alert.id,
+        "kind": condition.kind,
+        "lake": lake.config.name,
+        "pipeline": condition.pipeline,
+        "table": condition.table,
+        "detail": lake.config.hidden(condition.text),
+        "value": condition.value,
+        "limit": condition.limit,
+        "began_at": _time(alert.began),
+        "ended_at": None if ended is None else _time(ended),
+        "seconds": lasted,
+    }
+
+
+def address(settings: AlertSettings) -> str:
+    """Return the address of the webhook.
+
+    Raises:
+        ConfigError: it is missing, or no address of HTTP.
+    """
+    url = settings.webhook.value(SETTING)
+    try:
+        at = urlparse(url)
+    except ValueError:
+        at = urlparse("")
+    if at.scheme not in ("http", "https") or not at.netloc:
+        raise ConfigError(f"{SETTING}: what is there is no address that begins with https:// or http://")
+    return url
+
+
+def post(lake: LakeBase, url: str, content: dict[str, Any], seconds: float) -> None:
+    """Send a message.
+
+    Raises:
+        WebhookError: it was not received.
+    """
+    request = urllib.request.Request(
+        url,
+        json.dumps(content).encode(),
+        {"Content-Type": "application/json", "User-Agent": "lake-assets"},
+        method="POST",
+    )
+    try:
+        with _opener.open(request, timeout=seconds) as response:
+            response.read(1)
+    except urllib.error.HTTPError as e:
+        with e:
+            raise WebhookError(f"the receiver answers {e.code} {e.reason}") from None
+    except (OSError, ValueError) as e:  # the network; an address that cannot be one
+        raise WebhookError(lake.config.hidden(f"the receiver is not reached: {e}")) from None
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

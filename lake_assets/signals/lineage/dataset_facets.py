@@ -1,0 +1,175 @@
+"""Facets of datasets: columns, version, place in the catalog, and what the columns are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    InputDatasetFacet,
+    catalog_dataset,
+    column_lineage_dataset,
+    data_quality_assertions_dataset,
+    dataset_type_dataset,
+    dataset_version_dataset,
+    output_statistics_output_dataset,
+    schema_dataset,
+    storage_dataset,
+    symlinks_dataset,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import ListType, MapType, NestedField, StructType
+
+from lake_assets.journal.step_records import StepRecord
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.limited_cache import LimitedCache
+from lake_assets.lake.redaction import hide_in
+from lake_assets.pipeline.column_sources import column_sources
+from lake_assets.pipeline.table_graph import Spec
+from lake_assets.signals.lineage.dataset_names import DatasetName, at_location, in_catalog
+from lake_assets.signals.lineage.producer import ours
+from lake_assets.tables.audits.audit_evaluation import Finding
+
+# Column lineage by table, query and schemas: analyzing a query takes longer than the rest of an event.
+_Lineage = column_lineage_dataset.ColumnLineageDatasetFacet
+_lineage: LimitedCache[tuple[object, ...], tuple[_Lineage | None]] = LimitedCache(500, lambda _: 1)
+
+
+def name_of(lake: LakeBase, table: TableId, loaded: Table | None) -> DatasetName:
+    """Return the name of a table; of one that does not exist yet, by where it will be."""
+    if loaded is not None:
+        return at_location(loaded.location())
+    location = lake.location_of(table) or "/".join([(lake.config.warehouse or "").rstrip("/"), *table.parts])
+    return at_location(location)
+
+
+def input_of(
+    lake: LakeBase, table: TableId, snapshot: int | None = None, assertions: Sequence[Finding] = ()
+) -> InputDataset:
+    """Return a table as input.
+
+    Args:
+        snapshot: the snapshot that was read; None: unknown, or nothing was read yet.
+        assertions: the results of its audits.
+    """
+    loaded = lake.find(table)
+    name = name_of(lake, table, loaded)
+    checks: dict[str, InputDatasetFacet] = {}
+    if assertions:
+        checks["dataQualityAssertions"] = ours(
+            data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet([_assertion(f) for f in assertions])
+        )
+    return InputDataset(name.namespace, name.name, facets=_facets(lake, table, loaded, snapshot), inputFacets=checks)
+
+
+def other_input(name: DatasetName, kind: str) -> InputDataset:
+    """Return a dataset that is not in the lake: a folder, a topic, a table of a database."""
+    facet = ours(dataset_type_dataset.DatasetTypeDatasetFacet(kind))
+    return InputDataset(name.namespace, name.name, facets={"datasetType": facet})
+
+
+def output_of(lake: LakeBase, spec: Spec, record: StepRecord | None = None) -> OutputDataset:
+    """Return the table of a step as output; with what was written, if that is recorded."""
+    loaded = lake.find(spec.table)
+    name = name_of(lake, spec.table, loaded)
+    facets = _facets(lake, spec.table, loaded, record.snapshot if record else None)
+    if record is None or record.status != "absorbed":
+        return OutputDataset(name.namespace, name.name, facets=facets)
+    if loaded is not None and (lineage := _column_lineage(lake, spec, loaded)) is not None:
+        facets["columnLineage"] = lineage
+    written = ours(
+        output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            record.rows_inserted + record.rows_updated, record.bytes_written, record.files_written
+        )
+    )
+    return OutputDataset(name.namespace, name.name, facets=facets, outputFacets={"outputStatistics": written})
+
+
+def _assertion(found: Finding) -> data_quality_assertions_dataset.Assertion:
+    return data_quality_assertions_dataset.Assertion(
+        found.audit,
+        found.passed,
+        severity="error" if found.blocking else "warn",
+        name=found.audit,
+        actual="cannot be evaluated" if found.error else f"{found.failing} rows",
+        expected="0 rows",
+    )
+
+
+def _facets(lake: LakeBase, table: TableId, loaded: Table | None, snapshot: int | None) -> dict[str, DatasetFacet]:
+    config = lake.config
+    facets: dict[str, DatasetFacet] = {
+        "datasetType": ours(dataset_type_dataset.DatasetTypeDatasetFacet("TABLE")),
+        "storage": ours(storage_dataset.StorageDatasetFacet("iceberg", "parquet")),
+        "catalog": ours(
+            catalog_dataset.CatalogDatasetFacet(
+                "iceberg",
+                config.kind,
+                config.name,
+                metadataUri=None if config.is_embedded else hide_in(config.catalog.get("uri", "")) or None,
+                warehouseUri=hide_in(config.warehouse) if config.warehouse else None,
+                source="lake_assets",
+            )
+        ),
+    }
+    if (symlink := in_catalog(config, table)) is not None:
+        identifier = symlinks_dataset.Identifier(symlink.namespace, symlink.name, "TABLE")
+        facets["symlinks"] = ours(symlinks_dataset.SymlinksDatasetFacet([identifier]))
+    if snapshot is not None:
+        facets["version"] = ours(dataset_version_dataset.DatasetVersionDatasetFacet(str(snapshot)))
+    if loaded is not None:
+        fields = [_field(f, n) for n, f in enumerate(_schema_at(loaded, snapshot).fields, 1)]
+        facets["schema"] = ours(schema_dataset.SchemaDatasetFacet(fields))
+    return facets
+
+
+def _schema_at(table: Table, snapshot: int | None) -> Schema:
+    """Return the columns of a snapshot; if it has expired, the current ones."""
+    found = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    if found is None or found.schema_id is None:
+        return table.schema()
+    return table.schemas().get(found.schema_id, table.schema())
+
+
+def _field(field: NestedField, position: int) -> schema_dataset.SchemaDatasetFacetFields:
+    kind = field.field_type
+    inner: Sequence[NestedField] = ()
+    match kind:
+        case StructType():
+            inner = kind.fields
+        case ListType():
+            inner = (kind.element_field,)
+        case MapType():
+            inner = (kind.key_field, kind.value_field)
+        case _:
+            pass
+    name = "struct" if isinstance(kind, StructType) else str(kind)
+    return schema_dataset.SchemaDatasetFacetFields(
+        field.name, name, field.doc, position, [_field(f, n) for n, f in enumerate(inner, 1)]
+    )
+
+
+def _column_lineage(lake: LakeBase, spec: Spec, table: Table) -> _Lineage | None:
+    """Return what each column is computed from; None if that is not known."""
+    sources = {t: lake.find(t) for t in spec.sources}
+    read = [s for s in (table, *sources.values()) if s is not None]
+    schemas = tuple((str(t.metadata.table_uuid), t.metadata.current_schema_id) for t in read)
+    key = (str(spec.table), getattr(spec, "sql", ""), schemas)
+    found = _lineage.get(key) or _lineage.put(key, (_computed_lineage(lake, spec, sources),))
+    return found[0]
+
+
+def _computed_lineage(lake: LakeBase, spec: Spec, sources: Mapping[TableId, Table | None]) -> _Lineage | None:
+    columns = column_sources(lake, spec)
+    if not columns:
+        return None
+    names = {t: name_of(lake, t, sources.get(t) or lake.find(t)) for found in columns.values() for t, _ in found}
+    fields = {
+        column: column_lineage_dataset.Fields(
+            [column_lineage_dataset.InputField(names[t].namespace, names[t].name, c) for t, c in found]
+        )
+        for column, found in columns.items()
+    }
+    return ours(_Lineage(fields))

@@ -1,0 +1,58 @@
+"""The client of OpenLineage by the lake's settings, or by the client's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lake_assets.errors import ConfigError, MissingPackageError
+from lake_assets.lake.signal_settings import OpenLineageSettings
+
+if TYPE_CHECKING:
+    from openlineage.client import OpenLineageClient
+
+SETTING = "signals.openlineage"
+
+
+def client_of(settings: OpenLineageSettings) -> OpenLineageClient:
+    """Return the client.
+
+    Raises:
+        MissingPackageError: the package is not installed.
+        ConfigError: the settings name no receiver, or the client refuses them.
+    """
+    try:
+        from openlineage.client import OpenLineageClient
+        from openlineage.client.transport import get_default_factory
+    except ImportError as e:
+        raise MissingPackageError(
+            f"{SETTING} needs a package that is not installed ({e.name}): `pip install 'lake-assets[openlineage]'`"
+        ) from e
+    transport = _transport(settings)
+    try:
+        if transport is not None:
+            # Given as an object: the client would mix a declared transport with those of its files and variables.
+            return OpenLineageClient(transport=get_default_factory().create(transport))
+        client = OpenLineageClient()
+    except Exception as e:  # the client and its transports raise errors of many kinds
+        raise ConfigError(f"{SETTING}: the client refuses its settings: {type(e).__name__}: {e}") from e
+    if client.transport.kind == "console":
+        raise ConfigError(
+            f"{SETTING} names no receiver: write `url` there, or set OPENLINEAGE_URL or OPENLINEAGE_CONFIG, as for any "
+            "program with the client of OpenLineage"
+        )
+    return client
+
+
+def _transport(settings: OpenLineageSettings) -> dict[str, Any] | None:
+    if settings.transport is not None:
+        return dict(settings.transport)
+    if settings.url is None:
+        return None
+    # A receiver that is away is not asked again and again: the next event is the next try.
+    transport: dict[str, Any] = {
+        "type": "http", "url": settings.url, "timeout": settings.seconds,
+        "retry": {"total": 0, "connect": 0, "read": 0},
+    }  # fmt: skip
+    if settings.api_key is not None:
+        transport["auth"] = {"type": "api_key", "apiKey": settings.api_key.value(f"{SETTING}.api_key")}
+    return transport

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, computed when they are asked for. Needs the extra `prometheus`."""

@@ -1,0 +1,328 @@
+"""A webhook is told once when something begins to be wrong, and once when it ends, whoever looks, and however often."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake, Pipeline
+from lake_assets.errors import AuditFailedError, ConfigError, WebhookError
+from lake_assets.ingest.staging import exactness
+from lake_assets.journal import step_journal
+from lake_assets.journal.step_records import StepRecord
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.pipeline import PipelineConfig
+from lake_assets.service import service_state
+from lake_assets.signals.alerts import alert_conditions, alert_memory
+from lake_assets.signals.alerts.alert_conditions import Condition, Found
+from lake_assets.signals.alerts.alert_evaluation import evaluate, try_evaluate
+from lake_assets.signals.alerts.alert_memory import Memory, after
+from lake_assets.signals.durations import in_words
+from lake_assets.tables.audits.audit_evaluation import Finding
+from tests.support.cli import Done, caller
+from tests.support.executed_page import blocks
+from tests.support.http_receiver import Receiver
+from tests.support.processes import ROOT
+from tests.support.signalled_shop import CITIES, ORDERS, Shop, age, signalled
+
+FIELDS = {
+    "schema", "text", "event", "id", "kind", "lake", "pipeline", "table", "detail", "value", "limit", "began_at",
+    "ended_at", "seconds",
+}  # fmt: skip
+
+
+@pytest.fixture
+def shop(plain_lake: Lake, received: Receiver, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("ALERTS", f"{received.url}/services/T0/hidden-part")
+    return Shop(signalled(plain_lake, alerts={"webhook": {"env": "ALERTS"}, "lag": "10m"}), monkeypatch)
+
+
+def look(shop: Shop) -> int:
+    return evaluate(shop.lake, [shop.pipeline])
+
+
+def told(received: Receiver) -> list[tuple[str, str, str]]:
+    return [(b["event"], b["kind"], b["table"]) for b in received.bodies]
+
+
+def test_a_failure_is_told_at_the_end_of_a_run_and_its_end_at_the_end_of_another(
+    shop: Shop, received: Receiver
+) -> None:
+    shop.error = ValueError("no such city\nrow: r0w-value")
+    for _ in range(2):
+        assert [o.status for o in shop.pipeline.run(shop.lake)] == ["failed"]
+    (began,) = received.bodies
+    assert began.keys() == FIELDS
+    assert (began["schema"], began["event"], began["kind"]) == (1, "began", "failed")
+    assert (began["table"], began["pipeline"], began["lake"]) == ("agg.cities", "shop", "lake")
+    assert began["text"] == "agg.cities failed: ValueError: no such city"
+    assert (began["detail"], began["ended_at"], began["seconds"]) == ("ValueError: no such city", None, None)
+    assert abs(datetime.fromisoformat(began["began_at"]).timestamp() - time.time()) < 60
+    shop.error = None
+    shop.pipeline.run(shop.lake)
+    shop.pipeline.run(shop.lake)
+    _, ended = received.bodies
+    assert (ended["event"], ended["id"]) == ("ended", began["id"])
+    assert ended["seconds"] >= 0
+    assert re.fullmatch(r"over after \d+ s: agg\.cities failed: ValueError: no such city", ended["text"])
+    assert received.paths == ["/services/T0/hidden-part"] * 2
+    assert "r0w-value" not in received.text
+
+
+def test_a_held_batch_is_another_kind_than_a_failure(shop: Shop, received: Receiver) -> None:
+    finding = Finding("unique", True, 2, "all rows", ({"city": "r0w-value"},))
+    shop.fail(AuditFailedError("agg.cities: 1 of 1 audits do not pass:\n- r0w-value", findings=(finding,)))
+    assert look(shop) == 1
+    assert told(received) == [("began", "held", "agg.cities")]
+    # The next try fails otherwise: one ends, another begins.
+    shop.fail(ValueError("broken"))
+    look(shop)
+    assert sorted(told(received)[1:]) == [("began", "failed", "agg.cities"), ("ended", "held", "agg.cities")]
+    assert "r0w-value" not in received.text
+
+
+def test_a_lag_beyond_the_limit_and_beyond_a_tables_own_target(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.step()
+    shop.order()
+    age(shop.lake.table(ORDERS), 300)
+    assert look(shop) == 0
+    age(shop.lake.table(ORDERS), 600)
+    assert look(shop) == 1
+    (late,) = received.bodies
+    assert (late["kind"], late["limit"]) == ("lag", 600)
+    assert 900 <= late["value"] < 1_000
+    assert "changes of the last 15 min are not in it; at most 10 min are wanted" in late["text"]
+    monkeypatch.setattr(alert_conditions, "target_of", lambda spec: 3_600.0)
+    look(shop)
+    monkeypatch.setattr(alert_conditions, "target_of", lambda spec: 60.0)
+    look(shop)
+    shop.step()
+    look(shop)
+    assert [b["event"] for b in received.bodies] == ["began", "ended", "began", "ended"]
+
+
+def test_a_table_upstream_that_is_late_makes_those_below_late() -> None:
+    from lake_assets.health.lake_status import with_upstream
+    from lake_assets.health.table_lag import lag_of
+    from lake_assets.health.table_status import TableStatus
+
+    def status(table: str, source: str, behind: int, seconds: float) -> TableStatus:
+        return TableStatus(table, "p", 0, {source: 1}, {source: behind}, seconds, None)
+
+    tables = {t.table: t for t in with_upstream([status("a", "src", 1, 70.0), status("b", "a", 0, 0.0)])}
+    assert [lag_of(t, tables) for t in tables.values()] == [70.0, 70.0]
+
+
+def test_rejects_above_a_share(shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = TableId.parse("raw.events")
+    made = shop.lake
+    made.ensure_namespace(raw.namespace)
+    schema = made.table(ORDERS).schema()
+    made.catalog.create_table(raw.parts, schema, properties={"lake-assets.pipeline": "shop"})
+    monkeypatch.setattr("lake_assets.health.table_status.rejected_records", lambda *_: 3)
+
+    def note(table: str, **figures: Any) -> None:
+        step_journal.note(made, StepRecord("shop", table, "absorbed", time.time(), 1.0, 1.0, **figures))
+
+    window = [{"source": "raw.events", "start_snapshot": None, "end_snapshot": 1, "files": 1, "bytes": 1}]
+    note("raw.events", rows_inserted=1_000, records_rejected=2)
+    note("staging.items", rows_inserted=900, records_rejected=8, sources=window)
+    assert look(shop) == 0  # 10 of 1,000 are 1 %
+    note("staging.others", rows_inserted=50, records_rejected=5, sources=window)
+    assert look(shop) == 1
+    (found,) = received.bodies
+    assert (found["kind"], found["value"], found["limit"]) == ("rejected", 0.015, 0.01)
+    assert "15 of 1,000 records of the last day are rejected (1.5%, at most 1.0% are borne)" in found["detail"]
+    monkeypatch.setattr("lake_assets.health.table_status.rejected_records", lambda *_: 0)
+    look(shop)
+    assert received.bodies[-1]["event"] == "ended"
+
+
+def test_a_table_that_is_not_exact(shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.step()
+    monkeypatch.setattr(
+        exactness, "reasons_of", lambda lake, table: ["a default", "a rename"] if table == CITIES else []
+    )
+    look(shop)
+    assert told(received) == [("began", "not_exact", "agg.cities")]
+    assert received.bodies[0]["detail"] == "not exact: a default (and 1 more)"
+
+
+def test_a_live_source_that_is_not_read(plain_lake: Lake, received: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALERTS", received.url)
+    lake = signalled(plain_lake, alerts={"webhook": {"env": "ALERTS"}})
+    streams = [
+        {
+            "name": "orders",
+            "format": "debezium",
+            "source": {"kafka": {"servers": "127.0.0.1:9092", "topics": ["orders"]}},
+        }
+    ]
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "streams": streams}))
+    evaluate(lake, [pipeline])
+    assert received.bodies[0]["detail"] == "its source is not read: no service has read it yet"
+    state = service_state.of_this_process("raw.orders", "x", None)
+    service_state.write(lake, replace(state, state="reading"))
+    evaluate(lake, [pipeline])
+    service_state.write(lake, replace(state, state="failed", error="no broker answers"))
+    evaluate(lake, [pipeline])
+    assert [b["event"] for b in received.bodies] == ["began", "ended", "began"]
+    assert received.bodies[-1]["detail"] == "its source is not read: failed: no broker answers"
+
+
+def test_a_receiver_that_is_away_loses_nothing(
+    shop: Shop, received: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    received.status = 500
+    shop.fail(ValueError("broken"))
+    for _ in range(2):
+        with pytest.raises(WebhookError, match="answers 500"):
+            look(shop)
+    # It ended meanwhile: both are told, in order.
+    shop.step()
+    try_evaluate(shop.lake, [shop.pipeline])
+    assert "alerts are sent again at the next look: the receiver answers 500" in caplog.text
+    received.status = 200
+    assert look(shop) == 2
+    assert look(shop) == 0
+    assert [b["event"] for b in received.bodies] == ["began", "ended"]
+    assert len({b["id"] for b in received.bodies}) == 1
+
+
+def test_several_processes_that_look_at_once_tell_each_once(shop: Shop, received: Receiver) -> None:
+    shop.fail(ValueError("broken"))
+    failures: list[Exception] = []
+
+    def work() -> None:
+        lake = Lake(shop.lake.config)
+        try:
+            for _ in range(3):
+                evaluate(lake, [shop.pipeline], wait=10.0)
+        except Exception as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failures == []
+    assert told(received) == [("began", "failed", "agg.cities")]
+
+
+def test_a_kill_after_a_message_repeats_it_with_its_id(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.fail(ValueError("broken"))
+    writes: list[Memory] = []
+    remember = alert_memory.write
+
+    def killed(lake: LakeBase, memory: Memory) -> None:
+        writes.append(memory)
+        if len(writes) == 2:  # after the message
+            raise SystemExit
+        remember(lake, memory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(alert_memory, "write", killed)
+        with pytest.raises(SystemExit):
+            look(shop)
+    look(shop)
+    assert [b["event"] for b in received.bodies] == ["began", "began"]
+    assert len({b["id"] for b in received.bodies}) == 1
+
+
+def test_a_look_too_soon_after_the_last_one_does_nothing(shop: Shop, received: Receiver) -> None:
+    look(shop)
+    shop.fail(ValueError("broken"))
+    assert evaluate(shop.lake, [shop.pipeline], every=3_600) == 0
+    assert evaluate(shop.lake, [shop.pipeline], every=0.001) == 1
+
+
+def test_another_address_gets_nothing(shop: Shop, received: Receiver) -> None:
+    shop.fail(ValueError("broken"))
+    received.status = 307
+    with pytest.raises(WebhookError, match="answers 307"):
+        look(shop)
+    assert received.bodies == []
+
+
+def test_what_is_looked_at_by_others_stays() -> None:
+    def condition(table: str, kind: Any = "failed", pipeline: str = "p") -> Condition:
+        return Condition(kind, table, pipeline, "text")
+
+    memory = after(Memory(), Found([condition("a"), condition("b", pipeline="q"), condition("c", "lag")], None), 1.0)
+    found = Found([condition("d")], frozenset({"p"}), frozenset({("lag", "c")}))
+    alerts = {a.condition.table: (a.began, a.ended) for a in after(memory, found, 2.0).alerts}
+    assert alerts == {"a": (1.0, 2.0), "b": (1.0, None), "c": (1.0, None), "d": (2.0, None)}
+
+
+def test_a_broken_memory_is_put_aside(shop: Shop, received: Receiver) -> None:
+    shop.fail(ValueError("broken"))
+    look(shop)
+    file = shop.lake.config.home / "alerts" / "alerts.json"
+    file.write_text('{"alerts": [')
+    look(shop)
+    assert len(received.bodies) == 2
+    assert file.with_suffix(".broken").exists()
+
+
+@pytest.mark.parametrize("address", ["", "ftp://127.0.0.1/x", "file:///etc/passwd", "not an address"])
+def test_an_address_has_to_be_one_of_http(shop: Shop, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALERTS", address)
+    with pytest.raises(ConfigError, match=r"signals\.alerts\.webhook") as error:
+        look(shop)
+    assert not address or address not in str(error.value)
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    return caller(monkeypatch, capsys)
+
+
+def test_the_command_prints_what_stands_and_sends_it_if_it_is_told_to(
+    shop: Shop, received: Receiver, call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lake_assets.facade import Lake as LakeOfCommands
+
+    monkeypatch.setattr(LakeOfCommands, "load_existing", classmethod(lambda *_: shop.lake))
+    monkeypatch.setattr("lake_assets.commands.alerts.known_pipelines", lambda: ([shop.pipeline], []))
+    assert call("alerts").out.strip() == "nothing is wrong"
+    shop.fail(ValueError("broken"))
+    done = call("alerts")
+    assert (done.code, received.bodies) == (0, [])
+    assert "agg.cities" in done.out and "ValueError: broken" in done.out  # noqa: PT018
+    done = call("alerts", "--send")
+    assert "1 message sent" in done.err
+    assert told(received) == [("began", "failed", "agg.cities")]
+    assert '"since": null' not in call("alerts", "--json").out
+
+
+def test_the_page_describes_each_field_of_a_message() -> None:
+    page = (ROOT / "docs" / "signals.md").read_text("utf-8")
+    table = page[page.index("| field |") : page.index("```json")]
+    described = {n for line in table.strip().splitlines()[2:] for n in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert described == FIELDS
+    (example,) = (json.loads(b.text) for b in blocks(page) if b.language == "json" and '"schema"' in b.text)
+    assert example.keys() == FIELDS
+
+
+def test_lengths_of_time() -> None:
+    lengths = (0.4, 59, 61, 3_599, 3_600, 12_000, 86_400, 187_500)
+    assert [in_words(s) for s in lengths] == ["0 s", "59 s", "1 min", "59 min", "1 h", "3 h 20 min", "1 d", "2 d 4 h"]
+
+
+def test_the_times_of_messages_have_a_zone(shop: Shop, received: Receiver) -> None:
+    shop.fail(ValueError("broken"))
+    look(shop)
+    assert datetime.fromisoformat(received.bodies[0]["began_at"]).tzinfo == UTC

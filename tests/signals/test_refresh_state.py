@@ -1,0 +1,70 @@
+"""Commits of SQL models name the snapshots of their sources as Iceberg's draft for materialized views does, if asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from lake_assets import Lake
+from lake_assets.lake.metadata.refresh_state import PROPERTY, refresh_state
+from lake_assets.lake.metadata.row_counts import summary_of
+from lake_assets.lake.metadata.watermark import Watermark
+from lake_assets.lake.signal_settings import SignalSettings
+from tests.support.people import AGES, CITIES, People
+from tests.support.signalled_shop import newest, signalled
+
+MARKS = {"final.b": Watermark("u2", 2**62), "final.nested.a": Watermark("u1", 7)}
+
+
+def test_it_has_the_form_of_the_draft(plain_lake: Lake) -> None:
+    lake = signalled(plain_lake, refresh_state=True)
+    found = refresh_state(lake, MARKS, "definition", 1_573_518_435.25)
+    state = json.loads(found.pop(PROPERTY))
+    assert found == {}
+    version = state.pop("view-version-id")
+    assert state == {
+        "refresh-start-timestamp-ms": 1_573_518_435_250,
+        "source-states": [
+            {"type": "table", "namespace": ["final"], "name": "b", "uuid": "u2", "snapshot-id": 2**62},
+            {"type": "table", "namespace": ["final", "nested"], "name": "a", "uuid": "u1", "snapshot-id": 7},
+        ],
+    }
+    assert 0 <= version < 2**31
+    other = json.loads(refresh_state(lake, MARKS, "another definition", 1.0)[PROPERTY])
+    assert other["view-version-id"] != version
+
+
+def test_it_is_not_written_unless_it_is_declared_and_complete(plain_lake: Lake) -> None:
+    assert refresh_state(plain_lake, MARKS, "definition", 1.0) == {}
+    lake = signalled(plain_lake, refresh_state=True)
+    assert refresh_state(lake, {**MARKS, "final.empty": Watermark("u3", None)}, "definition", 1.0) == {}
+    assert refresh_state(lake, {}, "definition", 1.0) == {}
+
+
+def _state(lake: Lake, table: str) -> dict[str, Any]:
+    return json.loads(summary_of(newest(lake, table))[PROPERTY])
+
+
+def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
+    lake.config = lake.config.model_copy(update={"signals": SignalSettings(refresh_state=True)})
+    people, began = People(lake, CITIES, AGES), time.time()
+    for _ in range(2):
+        people.land(12)
+        people.run()
+        source = lake.table("final.people")
+        for model in ("agg.cities", "agg.ages"):
+            state = _state(lake, model)
+            assert state["source-states"] == [
+                {
+                    "type": "table",
+                    "namespace": ["final"],
+                    "name": "people",
+                    "uuid": str(source.metadata.table_uuid),
+                    "snapshot-id": newest(lake, "final.people").snapshot_id,
+                }
+            ]
+            assert began * 1000 - 1 <= state["refresh-start-timestamp-ms"] <= time.time() * 1000
+    assert _state(lake, "agg.cities")["view-version-id"] != _state(lake, "agg.ages")["view-version-id"]
+    assert PROPERTY not in summary_of(newest(lake, "final.people"))
+    people.check()
