@@ -2,147 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
 
-from pyiceberg.table import Table
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, listing, print_json, size
-from lake_assets.commands.status_of_history import lost_history, renamed_columns
 from lake_assets.commands.table_lookup import AsJson, all_pipelines
-from lake_assets.commands.upkeep_status import shown, upkeep_statuses
-from lake_assets.errors import HistoryError, InputError, LakeError, MissingPackageError, StorageUnavailableError
+from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
-from lake_assets.formats import SourceTable
+from lake_assets.health.lake_status import lake_status
+from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.landing_places import Landing
-from lake_assets.ingest.raw.absorbed_dumps import behind_tables, skipped_dumps
-from lake_assets.ingest.raw.landing_backlog import Backlog, backlog, unused_folder
-from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped, skipped_text
-from lake_assets.ingest.records.rejects import rejected_records
-from lake_assets.ingest.staging import exactness
-from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
-from lake_assets.lake import TableId
-from lake_assets.lake.metadata.row_counts import is_upkeep, row_count, visible_rows
-from lake_assets.lake.metadata.snapshot_log import ancestors
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
-from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
-from lake_assets.models.python.python_model_spec import ignored_lookups
-from lake_assets.pipeline.pending import after_redeclaration
-from lake_assets.service import service_state
-from lake_assets.tables.standing_failures import Failure, standing
-from lake_assets.tables.writing.commit_counts import counts
-from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
-from lake_assets.upkeep.claims import Claim
-from lake_assets.upkeep.history_left import HistoryLeft, history_left
-
-
-@dataclass(frozen=True)
-class TableStatus:
-    """Status of one table of the lake.
-
-    Attributes:
-        rows: row count from the current snapshot's summary; None if unknown.
-        watermark: the absorbed snapshot of each source, and the snapshot of each lookup that was read.
-        behind: by source, the number of snapshots since the absorbed one; None if the absorbed one is not an ancestor.
-        behind_seconds: age of the oldest of these snapshots.
-        last_run: when the table last absorbed something.
-        not_exact: why its rows are known to differ from the source.
-        waiting: files in the landing folder of a raw table.
-        rows_behind: records (of a raw source) or changed rows (of another source) in these snapshots.
-        upstream: direct and indirect upstream tables that are behind themselves.
-        error: why it is unknown how far the table is behind.
-        skipped_dumps: dumps in the landing folder that are never absorbed, each with the reason.
-        skipped: number of records about no row that have landed in a raw table, by what they are.
-        failure: when and why its last step failed, if that still stands.
-        retry: the command that runs this step again, if it is known.
-        lost: the sources whose history since the watermark is lost, and what to do.
-        renamed: columns that its sources have renamed or dropped since they were absorbed.
-        rejected: of a raw table: how many of its records are rejected, whatever they are about.
-        landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
-        redeclared: what the next run does because the declaration has changed.
-        upkeep: what `lake-assets upkeep` has to do for the table; None: its pipeline or files cannot be read.
-        claims: consumers of the table that are dead, or about to be, and lose their claims to its snapshots.
-        history: by source of another program, how long that keeps the snapshot that was absorbed.
-        source: of a raw table whose source is read live: how the service that reads it is.
-        source_fails: whether that service is not running, or cannot read or land.
-    """
-
-    table: str
-    pipeline: str
-    rows: int | None
-    watermark: dict[str, int | None]
-    behind: dict[str, int | None]
-    behind_seconds: float
-    last_run: datetime | None
-    not_exact: list[str] = field(default_factory=list[str])
-    waiting: Backlog = field(default_factory=Backlog)
-    rows_behind: int = 0
-    upstream: tuple[str, ...] = ()
-    error: str | None = None
-    skipped_dumps: dict[str, str] = field(default_factory=dict[str, str])
-    skipped: dict[str, int] = field(default_factory=dict[str, int])
-    failure: str | None = None
-    retry: str | None = None
-    lost: list[str] = field(default_factory=list[str])
-    renamed: list[str] = field(default_factory=list[str])
-    rejected: int = 0
-    landing: str | None = None
-    redeclared: str = ""
-    upkeep: tuple[str, ...] | None = None
-    claims: tuple[Claim, ...] = ()
-    history: dict[str, HistoryLeft] = field(default_factory=dict[str, HistoryLeft])
-    source: str = ""
-    source_fails: bool = False
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the table itself has something to absorb, or its watermark is lost."""
-        return bool(
-            self.error
-            or self.failure
-            or self.redeclared
-            or self.source_fails
-            or self.waiting.files
-            or any(n is None or n for n in self.behind.values())
-        )
-
-    @property
-    def notes(self) -> Iterator[tuple[str, str]]:
-        """What needs attention, each with its colour."""
-        if self.failure:
-            yield "red", self.failure
-        else:
-            # A failure says the same in the words of the table's declaration.
-            yield from (("red", text) for text in self.lost)
-        if self.source_fails:
-            yield "red", f"its source is not read: {self.source}"
-        if self.redeclared:
-            yield "yellow", self.redeclared
-        yield from (("yellow", text) for text in self.renamed)
-        yield from (("yellow", claim.text) for claim in self.claims)
-        yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
-        yield from (("yellow", f"the dump {name} is skipped: {why}") for name, why in self.skipped_dumps.items())
-        if self.rejected:
-            records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
-            yield "yellow", f"{records} rejected, of all tables (`lake-assets rejected`)"
+from lake_assets.ingest.raw_tables import skipped_text
+from lake_assets.pipeline import Pipeline
 
 
 def status(as_json: AsJson = False) -> None:
     """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
-    redeclared, unread = _redeclared(lake)
-    kept = upkeep_statuses(lake)
-    tables = [table_status(lake, t) for t in _own_tables(lake)]
-    tables = [
-        replace(t, redeclared=redeclared.get((t.pipeline, t.table), ""), upkeep=found and found.due, claims=claims)
-        for t in tables
-        for found in (kept.get(t.table),)
-        for claims in (found.claims if found else (),)
-    ]
-    statuses = with_upstream(_with_services(lake, _with_failures(lake, tables)))
+    pipelines, unread = _pipelines()
+    found = lake_status(lake, pipelines)
+    statuses = found.tables
     if as_json:
         print_json(statuses)
         return
@@ -158,7 +38,7 @@ def status(as_json: AsJson = False) -> None:
             "" if s.rows is None else f"{s.rows:,}",
             escape(marks),
             _behind(s),
-            shown(s.upkeep),
+            _upkeep(s.upkeep),
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
     console.print(table)
@@ -168,161 +48,27 @@ def status(as_json: AsJson = False) -> None:
         if s.skipped:
             text = f"{s.table}: records about no row, skipped so far: {skipped_text(s.skipped)}"
             console.print(text, markup=False, style="dim", soft_wrap=True)
-    for text in (c.text for t, found in kept.items() if t not in {s.table for s in statuses} for c in found.claims):
+    for text in (
+        c.text for t, kept in found.upkeep.items() if t not in {s.table for s in statuses} for c in kept.claims
+    ):
         console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
-    for text in unread:
+    for text in [*unread, *found.unread]:
         console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)
 
 
-def _redeclared(lake: Lake) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """Return what changed declarations do to tables, by pipeline and table; and errors of pipelines that cannot be
-    read."""
-    found: dict[tuple[str, str], str] = {}
+def _pipelines() -> tuple[list[Pipeline], list[str]]:
+    """Return the pipelines that can be found, or the error of one that cannot be read."""
     try:
-        pipelines = all_pipelines()
+        return all_pipelines(), []
     except LakeError as e:
-        return found, [str(e)]
-    unread: list[str] = []
-    for pipeline in pipelines:
-        try:
-            specs = pipeline.specs(lake, alone=False)
-        except LakeError as e:
-            unread.append(str(e))
-            continue
-        for spec in specs:
-            try:
-                text = after_redeclaration(lake, spec)
-            except LakeError as e:  # the table's own failure, which its next run reports
-                text = str(e)
-            if text:
-                found[pipeline.name, str(spec.table)] = text
-    return found, unread
+        return [], [str(e)]
 
 
-def _with_failures(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
-    """Return the tables with their standing failures; tables that failed before they existed come last."""
-    failures = standing(lake)
-    known = {t.table for t in tables}
-    missing = [TableStatus(f.table, f.pipeline, None, {}, {}, 0.0, None) for t, f in failures.items() if t not in known]
-    return [
-        replace(t, failure=_failure_text(failure), retry=_retry_command(failure)) if failure else t
-        for t in (*tables, *missing)
-        for failure in (failures.get(t.table),)
-    ]
-
-
-def _with_services(lake: Lake, tables: Sequence[TableStatus]) -> list[TableStatus]:
-    """Return the tables with the state of the services that read live sources; a source of which nothing has landed
-    has no table yet."""
-    states = service_state.of_all(lake)
-    known = {t.table for t in tables}
-    missing = [TableStatus(name, "", None, {}, {}, 0.0, None) for name in states if name not in known]
-    return [
-        replace(t, source=state.text, source_fails=not state.is_well) if state else t
-        for t in (*tables, *missing)
-        for state in (states.get(t.table),)
-    ]
-
-
-def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
-    """Return the tables, each with its upstream tables that are behind."""
-    by_name = {t.table: t for t in tables}
-
-    def upstream(table: TableStatus, seen: set[str]) -> Iterator[TableStatus]:
-        # Of a lookup whose changes trigger nothing, it is not said how far the table is behind.
-        for source in table.behind or table.watermark:
-            if source in by_name and source not in seen:
-                seen.add(source)
-                yield from upstream(by_name[source], seen)
-                yield by_name[source]
-
-    return [replace(t, upstream=tuple(u.table for u in upstream(t, {t.table}) if u.is_behind)) for t in tables]
-
-
-def table_status(lake: Lake, table_id: TableId) -> TableStatus:
-    """Return the status of one table, with errors of its history or input as a value instead of raising them."""
-    table = lake.table(table_id)
-    stored = find_property(table, WATERMARK)
-    current = table.current_snapshot()
-    last = stored[1] if stored else current
-    result = TableStatus(
-        str(table_id),
-        table.properties.get(PIPELINE_PROPERTY, ""),
-        row_count(table),
-        {},
-        {},
-        0.0,
-        datetime.fromtimestamp(last.timestamp_ms / 1000, UTC) if last else None,
-        exactness.reasons_of(lake, table_id),
-        skipped=skipped(table),
-    )
-    try:
-        marks = read_marks(table) if stored else {}
-        result = replace(result, watermark={source: mark.snapshot for source, mark in marks.items()})
-        idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
-        sources = {s: lake.find(s) for s in marks}
-        windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
-        waiting, late = backlog(lake, table_id), skipped_dumps(lake, table)
-        lost = lost_history(table_id, table, {s: sources[s] for s in windows})
-    except (HistoryError, InputError, StorageUnavailableError, MissingPackageError) as e:
-        return replace(result, error=str(e))
-    now = datetime.now(UTC).timestamp()
-    oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
-    return replace(
-        result,
-        behind={source: w.snapshots for source, w in windows.items()} | behind_tables(lake, table),
-        behind_seconds=max((now - ms / 1000 for ms in oldest), default=0.0),
-        waiting=waiting,
-        skipped_dumps=late,
-        rows_behind=sum(w.rows for w in windows.values()),
-        lost=lost,
-        history=history_left(marks, {s: sources[s] for s in windows}, now),
-        renamed=renamed_columns(marks, sources),
-        landing=unused_folder(table),
-        rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
-    )
-
-
-@dataclass(frozen=True)
-class _Arrears:
-    """Changes of a source since a snapshot; `snapshots` is None if that is not an ancestor."""
-
-    snapshots: int | None
-    rows: int = 0
-    oldest_ms: int | None = None
-
-
-def _arrears(table: Table, loaded: Table | None, start: int | None) -> _Arrears:
-    if loaded is None:
-        return _Arrears(None)
-    head, about = loaded.metadata.current_snapshot_id, table.properties.get(SOURCE_TABLE_PROPERTY)
-    of = SourceTable.parse(about) if about else None
-    if head is None and start is not None and of is None and (emptied := loaded.snapshot_by_id(start)):
-        return _Arrears(1, visible_rows(emptied))  # it was replaced by an empty table
-    if of:
-        # A raw table may have many staging tables: snapshots without records for this one do not move its watermark.
-        start = nothing_until(loaded, start, head, of)
-    newer = []
-    for snapshot in ancestors(loaded):
-        if snapshot.snapshot_id == start:
-            break
-        newer.append(snapshot)
-    else:
-        if start is not None:
-            return _Arrears(None)
-    if newer and all(map(is_upkeep, newer)):
-        return _Arrears(0)  # upkeep: the next change of rows takes it along
-    rows = arrived(loaded, start, head, of) if of else None
-    if rows is None:
-        rows = sum(sum(counts(s)) for s in newer if not is_upkeep(s))
-    return _Arrears(len(newer), rows, newer[-1].timestamp_ms if newer else None)
-
-
-def _own_tables(lake: Lake) -> list[TableId]:
-    order = {"raw": 0, "staging": 1, "final": 2, "agg": 3}
-    spaces = sorted((n for n in lake.namespaces() if n[0] != "icdc"), key=lambda n: (order.get(n[0], 9), n))
-    tables = [t for n in spaces for t in lake.tables(n)]
-    return [t for t in tables if PIPELINE_PROPERTY in lake.table(t).properties]
+def _upkeep(due: Sequence[str] | None) -> str:
+    """Return the column of a table."""
+    if due is None:
+        return "unknown"
+    return f"[yellow]{escape(', '.join(due))}[/]" if due else "[green]ok[/]"
 
 
 def _behind(status: TableStatus) -> str:
@@ -353,17 +99,3 @@ def _behind(status: TableStatus) -> str:
     if not parts:
         return f"[green]{escape(status.source or 'up to date')}[/]"
     return f"[{'bold red' if status.failure else 'yellow'}]{escape('; '.join(parts))}[/]"
-
-
-def _failure_text(failure: Failure) -> str:
-    """Return when and why the last step of a table failed, and the command that tries again."""
-    command = _retry_command(failure)
-    then = f"\nThen `{command}` tries again" if command else ""
-    return f"failed at {datetime.fromtimestamp(failure.at, UTC):%Y-%m-%d %H:%M:%S} UTC: {failure.error}{then}"
-
-
-def _retry_command(failure: Failure) -> str | None:
-    """Return the command that runs the failed step again; None if the file of its pipeline is unknown."""
-    if not failure.file:
-        return None
-    return f"lake-assets run {shlex.quote(failure.file)} --table {shlex.quote(failure.table)}"

@@ -11,8 +11,9 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.commands.run import pipeline_note, rejection_note
-from lake_assets.commands.status import TableStatus, with_upstream
 from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.health.lake_status import with_upstream
+from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
 from lake_assets.ingest.raw.landing_backlog import Backlog, backlog

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.commands.status import table_status
+from lake_assets.health.table_status import table_status
 from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId
 from lake_assets.pipeline.verification import verify

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.commands.status import table_status
 from lake_assets.formats.event_model import EventColumn, EventPlan, Planned
+from lake_assets.health.table_status import table_status
 from lake_assets.ingest.records.parsing import unreported
 from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId

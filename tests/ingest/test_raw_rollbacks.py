@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.commands.status import table_status
+from lake_assets.health.table_status import table_status
 from lake_assets.lake import TableId
 from lake_assets.tables.outcome import Outcome
 from tests.support.item_events import TYPED, change

@@ -15,8 +15,8 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
 
 from lake_assets import Changes, Lake, LakeConfig, Pipeline, model
-from lake_assets.commands.status import _own_tables
 from lake_assets.errors import TableNotFoundError
+from lake_assets.health.lake_status import own_tables
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
 
@@ -34,7 +34,7 @@ def test_status_and_hints_know_tables_in_nested_namespaces(plain_lake: Lake) -> 
     plain_lake.ensure_namespace(("staging", "shop"))
     for table in ("final.shop.users", "staging.shop.users"):
         plain_lake.catalog.create_table(table, Schema(), properties={PIPELINE_PROPERTY: "p"})
-    assert [str(t) for t in _own_tables(plain_lake)] == ["staging.shop.users", "final.shop.users"]
+    assert [str(t) for t in own_tables(plain_lake)] == ["staging.shop.users", "final.shop.users"]
     with pytest.raises(TableNotFoundError, match=r"did you mean final\.shop\.users"):
         plain_lake.table("finale.shop.users")
 

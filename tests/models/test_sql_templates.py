@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.commands.status import table_status
 from lake_assets.errors import LakeError, PipelineError
+from lake_assets.health.table_status import table_status
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.sql_template import sql_value

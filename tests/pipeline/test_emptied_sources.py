@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lake_assets import Changes, Lake, Pipeline, model
-from lake_assets.commands.status import table_status
 from lake_assets.errors import NotAnAncestorError, TableReplacedError
+from lake_assets.health.table_status import table_status
 from lake_assets.models.explanation import explain
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel

@@ -10,7 +10,8 @@ import pytest
 from pyiceberg.table import Table
 
 from lake_assets import Lake
-from lake_assets.commands.status import _behind, table_status
+from lake_assets.commands.status import _behind
+from lake_assets.health.table_status import table_status
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import commit

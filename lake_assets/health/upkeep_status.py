@@ -1,15 +1,13 @@
-"""What `lake-assets status` says about the upkeep of tables: what is due, and which consumers lose their claims."""
+"""The upkeep of tables: what is due, and which consumers lose their claims."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.markup import escape
-
-from lake_assets.commands.table_lookup import all_pipelines
 from lake_assets.errors import LakeError
-from lake_assets.facade import Lake
+from lake_assets.lake import LakeBase
+from lake_assets.pipeline import Pipeline
 from lake_assets.upkeep.attend import TableUpkeep, claims_at, looked, needs_a_look
 from lake_assets.upkeep.claims import Claim
 from lake_assets.upkeep.upkept_tables import policies
@@ -28,13 +26,9 @@ class UpkeepStatus:
     claims: tuple[Claim, ...] = ()
 
 
-def upkeep_statuses(lake: Lake) -> dict[str, UpkeepStatus]:
+def upkeep_statuses(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, UpkeepStatus]:
     """Return the upkeep of tables; of pipelines and tables that cannot be read, none."""
     found: dict[str, UpkeepStatus] = {}
-    try:
-        pipelines = all_pipelines()
-    except LakeError:
-        return found  # `status` says what is wrong
     for pipeline in pipelines:
         try:
             wanted = policies(pipeline, lake)
@@ -51,10 +45,3 @@ def upkeep_statuses(lake: Lake) -> dict[str, UpkeepStatus]:
                 due, claims = (), claims_at(lake, table, policy) if policy.is_on else ()
             found[str(table)] = UpkeepStatus(due, tuple(c for c in claims if c.is_warning))
     return found
-
-
-def shown(due: Sequence[str] | None) -> str:
-    """Return the column of a table."""
-    if due is None:
-        return "unknown"
-    return f"[yellow]{escape(', '.join(due))}[/]" if due else "[green]ok[/]"

@@ -1,0 +1,130 @@
+"""The status of all tables of a lake that pipelines have filled."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from lake_assets.errors import LakeError
+from lake_assets.health.table_status import TableStatus, table_status
+from lake_assets.health.upkeep_status import UpkeepStatus, upkeep_statuses
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.pending import after_redeclaration
+from lake_assets.service import service_state
+from lake_assets.tables.standing_failures import Failure, standing
+
+
+@dataclass(frozen=True)
+class LakeStatus:
+    """The status of a lake.
+
+    Attributes:
+        tables: its tables, upstream first; those that failed before they existed come last.
+        upkeep: the upkeep of tables, also of those that no pipeline has filled.
+        unread: errors of pipelines that cannot be read, so that it is not known whether declarations have changed.
+    """
+
+    tables: Sequence[TableStatus]
+    upkeep: Mapping[str, UpkeepStatus]
+    unread: Sequence[str]
+
+
+def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
+    """Return the status of a lake, whose declarations are in some pipelines. Reads metadata only."""
+    changed, unread = _redeclared(lake, pipelines)
+    kept = upkeep_statuses(lake, pipelines)
+    tables = [table_status(lake, t) for t in own_tables(lake)]
+    tables = [
+        replace(t, redeclared=changed.get((t.pipeline, t.table), ""), upkeep=found and found.due, claims=claims)
+        for t in tables
+        for found in (kept.get(t.table),)
+        for claims in (found.claims if found else (),)
+    ]
+    return LakeStatus(with_upstream(with_services(lake, with_failures(lake, tables))), kept, unread)
+
+
+def _redeclared(lake: LakeBase, pipelines: Sequence[Pipeline]) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Return what changed declarations do to tables, by pipeline and table; and errors of pipelines that cannot be
+    read."""
+    found: dict[tuple[str, str], str] = {}
+    unread: list[str] = []
+    for pipeline in pipelines:
+        try:
+            specs = pipeline.specs(lake, alone=False)
+        except LakeError as e:
+            unread.append(str(e))
+            continue
+        for spec in specs:
+            try:
+                text = after_redeclaration(lake, spec)
+            except LakeError as e:  # the table's own failure, which its next run reports
+                text = str(e)
+            if text:
+                found[pipeline.name, str(spec.table)] = text
+    return found, unread
+
+
+def with_failures(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables with their standing failures; tables that failed before they existed come last."""
+    failures = standing(lake)
+    known = {t.table for t in tables}
+    missing = [TableStatus(f.table, f.pipeline, None, {}, {}, 0.0, None) for t, f in failures.items() if t not in known]
+    return [
+        replace(t, failure=_failure_text(failure), retry=_retry_command(failure)) if failure else t
+        for t in (*tables, *missing)
+        for failure in (failures.get(t.table),)
+    ]
+
+
+def with_services(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables with the state of the services that read live sources; a source of which nothing has landed
+    has no table yet."""
+    states = service_state.of_all(lake)
+    known = {t.table for t in tables}
+    missing = [TableStatus(name, "", None, {}, {}, 0.0, None) for name in states if name not in known]
+    return [
+        replace(t, source=state.text, source_fails=not state.is_well) if state else t
+        for t in (*tables, *missing)
+        for state in (states.get(t.table),)
+    ]
+
+
+def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables, each with its upstream tables that are behind."""
+    by_name = {t.table: t for t in tables}
+
+    def upstream(table: TableStatus, seen: set[str]) -> Iterator[TableStatus]:
+        # Of a lookup whose changes trigger nothing, it is not said how far the table is behind.
+        for source in table.behind or table.watermark:
+            if source in by_name and source not in seen:
+                seen.add(source)
+                yield from upstream(by_name[source], seen)
+                yield by_name[source]
+
+    return [replace(t, upstream=tuple(u.table for u in upstream(t, {t.table}) if u.is_behind)) for t in tables]
+
+
+def own_tables(lake: LakeBase) -> list[TableId]:
+    """Return the tables that pipelines have filled, upstream first."""
+    order = {"raw": 0, "staging": 1, "final": 2, "agg": 3}
+    spaces = sorted((n for n in lake.namespaces() if n[0] != "icdc"), key=lambda n: (order.get(n[0], 9), n))
+    tables = [t for n in spaces for t in lake.tables(n)]
+    return [t for t in tables if PIPELINE_PROPERTY in lake.table(t).properties]
+
+
+def _failure_text(failure: Failure) -> str:
+    """Return when and why the last step of a table failed, and the command that tries again."""
+    command = _retry_command(failure)
+    then = f"\nThen `{command}` tries again" if command else ""
+    return f"failed at {datetime.fromtimestamp(failure.at, UTC):%Y-%m-%d %H:%M:%S} UTC: {failure.error}{then}"
+
+
+def _retry_command(failure: Failure) -> str | None:
+    """Return the command that runs the failed step again; None if the file of its pipeline is unknown."""
+    if not failure.file:
+        return None
+    return f"lake-assets run {shlex.quote(failure.file)} --table {shlex.quote(failure.table)}"
