@@ -39,6 +39,7 @@ def application() -> typer.Typer:
         backfill,
         capture,
         check,
+        costs,
         demo,
         doctor,
         erase,
@@ -49,6 +50,7 @@ def application() -> typer.Typer:
         rebuild,
         rejected,
         repair,
+        report,
         run,
         serve,
         status,
@@ -69,7 +71,7 @@ def application() -> typer.Typer:
         demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
-        explain.explain, upkeep.upkeep, erase.erase, doctor.doctor,
+        explain.explain, costs.costs, report.report, upkeep.upkeep, erase.erase, doctor.doctor,
     ):  # fmt: skip
         app.command()(command)
     app.add_typer(rejected.app, name="rejected")

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, listing, print_json, size
-from lake_assets.commands.table_lookup import AsJson, all_pipelines
-from lake_assets.errors import LakeError
+from lake_assets.commands.table_lookup import AsJson, found_pipelines
 from lake_assets.facade import Lake
 from lake_assets.health.lake_status import lake_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw_tables import skipped_text
-from lake_assets.pipeline import Pipeline
 
 
 def status(as_json: AsJson = False) -> None:
     """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
-    pipelines, unread = _pipelines()
+    pipelines, unread = found_pipelines()
     found = lake_status(lake, pipelines)
     statuses = found.tables
     if as_json:
@@ -54,14 +52,6 @@ def status(as_json: AsJson = False) -> None:
         console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
     for text in [*unread, *found.unread]:
         console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)
-
-
-def _pipelines() -> tuple[list[Pipeline], list[str]]:
-    """Return the pipelines that can be found, or the error of one that cannot be read."""
-    try:
-        return all_pipelines(), []
-    except LakeError as e:
-        return [], [str(e)]
 
 
 def _upkeep(due: Sequence[str] | None) -> str:

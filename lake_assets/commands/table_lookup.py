@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lake_assets.commands.printing import local
-from lake_assets.errors import PipelineError
+from lake_assets.errors import LakeError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline, own_pipelines
-from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
+from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 PipelineOption = Annotated[
@@ -56,6 +57,24 @@ def find_file(name: str) -> Path:
 def all_pipelines() -> list[Pipeline]:
     """Load the pipelines in LAKE_PIPELINES and the shipped ones."""
     return [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
+
+
+def found_pipelines() -> tuple[list[Pipeline], list[str]]:
+    """Return the pipelines that can be found, or the error of one that cannot be read."""
+    try:
+        return all_pipelines(), []
+    except LakeError as e:
+        return [], [str(e)]
+
+
+def declared_specs(lake: Lake) -> dict[str, Spec]:
+    """Return the declarations of all tables, by name; without those of pipelines that cannot be read."""
+    found: dict[str, Spec] = {}
+    with contextlib.suppress(LakeError):  # `status` and `check` say what is wrong
+        for pipeline in all_pipelines():
+            with contextlib.suppress(LakeError):
+                found |= {str(s.table): s for s in pipeline.specs(lake, alone=False)}
+    return found
 
 
 def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
