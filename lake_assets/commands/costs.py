@@ -13,7 +13,7 @@ from lake_assets.commands.table_lookup import AsJson, declared_specs
 from lake_assets.facade import Lake
 from lake_assets.journal.step_costs import CostLine, Grouping, cost_lines, total_line
 from lake_assets.lake.config import CostsConfig
-from lake_assets.report.amounts import core_time, duration, money
+from lake_assets.report.amounts import duration, money, short_time
 from lake_assets.report.cost_sentences import cost_sentences
 from lake_assets.report.full_steps import Advisor
 from lake_assets.report.period import costs_since, since_of
@@ -67,12 +67,12 @@ def _show(lines: Sequence[CostLine], total: CostLine, by: Grouping, prices: Cost
             f"{line.steps:,}" + (f" ({line.failed:,} failed)" if line.failed else ""),
             f"{line.complete:,}",
             duration(line.seconds),
-            core_time(line.cpu_seconds).replace("core-", ""),
+            short_time(line.cpu_seconds),
             f"{line.share:.0%}",
             size(line.bytes_read),
             size(line.bytes_written),
             _in_full(line),
-            "unknown" if line.saved is None else core_time(line.saved).replace("core-", ""),
+            "unknown" if line.saved is None else short_time(line.saved),
         ]
         if prices.are_known:
             cells.append(money(line.money or 0.0, prices.currency))
@@ -91,4 +91,4 @@ def _in_full(line: CostLine) -> str:
     if not line.estimated:
         return "unknown"
     of = "" if line.estimated == line.steps else f" ({line.estimated:,} of {line.steps:,})"
-    return core_time(line.in_full).replace("core-", "") + of
+    return short_time(line.in_full) + of

@@ -20,7 +20,7 @@ from lake_assets.report.period import since_of
 
 _COLOURS = {"failing": "bold red", "late": "red", "not exact": "yellow", "rejected": "yellow", "notice": "dim"}
 # Lines in a terminal; the page has all of them.
-_FINDINGS = 20
+_FINDINGS, _SENTENCES = 20, 10
 
 
 def report(
@@ -65,7 +65,7 @@ def _show(made: Report) -> None:
         used = f"{plural(total.steps, 'step')} since {made.since} UTC used {core_time(total.cpu_seconds)}"
         in_full = f"; computing everything is estimated at {core_time(total.in_full)}" if total.estimated else ""
         console.print(f"{used}{in_full} (`lake-assets costs`)", markup=False, soft_wrap=True)
-        for text in made.costs.sentences:
+        for text in made.costs.sentences[:_SENTENCES]:
             console.print(f"- {text}", markup=False, soft_wrap=True)
     for text in made.unread:
         console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)

@@ -120,17 +120,25 @@ class _Complete:
     """Steps that computed everything, by table and by pipeline."""
 
     def __init__(self, complete: Iterable[StepRecord], records: Iterable[StepRecord]) -> None:
-        self._of_table: dict[tuple[str, str], list[StepRecord]] = defaultdict(list)
-        self._of_pipeline: dict[str, list[StepRecord]] = defaultdict(list)
-        for r in complete:
-            self._of_table[r.pipeline, r.table].append(r)
-            self._of_pipeline[r.pipeline].append(r)
+        # Of each table, the cheapest step for each power of two that the size of its sources is near.
+        self._of_table: dict[tuple[str, str], dict[int, StepRecord]] = defaultdict(dict)
+        of_pipeline: dict[str, list[StepRecord]] = defaultdict(list)
         # What the cheapest step of a table used, each of its steps uses, however little it reads.
         self._fixed: dict[tuple[str, str], float] = {}
-        for r in (*chain.from_iterable(self._of_table.values()), *records):
+        for r in complete:
+            of_pipeline[r.pipeline].append(r)
+            sizes, power = self._of_table[r.pipeline, r.table], _power(r)
+            if power not in sizes or r.cpu_seconds < sizes[power].cpu_seconds:
+                sizes[power] = r
+        for r in chain(*of_pipeline.values(), records):
             if r.status == "absorbed" and r.strategy != NO_CHANGE:
                 name = r.pipeline, r.table
                 self._fixed[name] = min(r.cpu_seconds, self._fixed.get(name, math.inf))
+        # Core-seconds a byte, and the largest size that was measured.
+        self._rates = {
+            name: (sum(r.cpu_seconds for r in found) / sum(map(_size, found)), max(map(_size, found)))
+            for name, found in of_pipeline.items()
+        }
 
     def cost(self, record: StepRecord) -> StepCost:
         """Return the cost of a step, with the estimate."""
@@ -143,10 +151,10 @@ class _Complete:
         if not record.source_bytes:
             return StepCost(record)
         if own := self._of_table.get(name):
-            return StepCost(record, _scaled(_nearest(own, record), record, self._fixed[name]), "table")
-        if others := self._of_pipeline.get(record.pipeline):
-            largest = max(_size(r) for r in others)
-            rate = sum(r.cpu_seconds for r in others) / sum(_size(r) for r in others)
+            nearest = own[min(own, key=lambda power: abs(power - _power(record)))]
+            return StepCost(record, _scaled(nearest, record, self._fixed[name]), "table")
+        if record.pipeline in self._rates:
+            rate, largest = self._rates[record.pipeline]
             return StepCost(record, rate * min(_size(record), thresholds.COSTS_SCALED * largest), "pipeline")
         return StepCost(record)
 
@@ -156,13 +164,8 @@ def _size(record: StepRecord) -> int:
     return max(record.source_bytes, thresholds.SMALL_INPUT_BYTES)
 
 
-def _nearest(complete: Sequence[StepRecord], record: StepRecord) -> StepRecord:
-    """Return the step whose sources were about as large; of several such steps, the cheapest."""
-
-    def distance(r: StepRecord) -> tuple[int, float]:
-        return round(abs(math.log2(_size(r) / _size(record)))), r.cpu_seconds
-
-    return min(complete, key=distance)
+def _power(record: StepRecord) -> int:
+    return round(math.log2(_size(record)))
 
 
 def _scaled(complete: StepRecord, record: StepRecord, fixed: float) -> float:

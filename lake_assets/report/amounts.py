@@ -13,6 +13,12 @@ def core_time(seconds: float) -> str:
     return f"{seconds:,.1f} core-seconds"
 
 
+def short_time(seconds: float) -> str:
+    """Format time of one core for a table: `12.0 s`, `3.5 min`, `2.1 h`."""
+    text = core_time(seconds)
+    return text.replace(" core-seconds", " s").replace(" core-minutes", " min").replace(" core-hours", " h")
+
+
 def duration(seconds: float) -> str:
     """Format a duration in its largest unit, such as `40 s`, `5 min`, `2.5 h` or `3.0 days`."""
     if seconds < 10:

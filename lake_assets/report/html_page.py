@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from lake_assets.lake.visible_text import visible
 from lake_assets.report import charts, graph_layout
-from lake_assets.report.amounts import core_time, duration, money, plural, size
+from lake_assets.report.amounts import core_time, duration, money, plural, short_time, size
 from lake_assets.report.contents import Report
 
+_CODE = re.compile(r"`([^`\n]+)`")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -36,10 +38,12 @@ def _environment() -> Environment:
     made.filters |= {
         "core_time": core_time,
         "duration": duration,
+        "short_time": short_time,
         "plural": plural,
         "bytes": size,
         "money": money,
         "shortened": shortened,
+        "marked": marked,
     }
     made.globals |= {
         "node": (graph_layout.WIDTH, graph_layout.HEIGHT),
@@ -52,6 +56,12 @@ def _environment() -> Environment:
 def html_page(report: Report) -> str:
     """Return the page; names and errors in it are text, whatever they contain."""
     return _environment().get_template("report.html").render(report=report)
+
+
+def marked(text: str) -> Markup:
+    """Return a text in which what stands in backticks, such as a command, is code."""
+    parts = enumerate(_CODE.split(visible(text)))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in parts)
 
 
 def shortened(text: str, length: int) -> str:

@@ -34,7 +34,7 @@ def home(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> L
 def test_costs_as_text_and_json(home: Lake, call: Call) -> None:
     done = call("costs", "--since", "1d")
     assert done.code == 0, done.err
-    assert "30.0 seconds" in done.out
+    assert "30.0 s" in done.out
     assert "30.00 EUR" in done.out
     assert "raw.old" not in done.out
     assert "\x1b" not in done.out

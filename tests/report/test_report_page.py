@@ -126,13 +126,23 @@ def page_with(lake: Lake, name: str) -> str:
     return html_page(made(lake, tables, steps, unread=[name]))
 
 
+def shape(page: str) -> list[tuple[str, list[str]]]:
+    """Return the elements of a page; what stands in backticks is code."""
+    return [(e.tag, sorted(e.attributes)) for e in read_page(page).all() if e.tag != "code"]
+
+
+def test_what_stands_in_backticks_is_code(plain_lake: Lake) -> None:
+    page = html_page(made(plain_lake, [status("final.a", failure="failed: `<b>` and `x`")]))
+    codes = [e.text for e in read_page(page).all("code")]
+    assert codes[:2] == ["<b>", "x"]
+
+
 @pytest.mark.parametrize("name", [*MARKUP, *NAMES, *SPELLINGS])
 def test_names_and_errors_are_text(plain_lake: Lake, name: str) -> None:
     page = page_with(plain_lake, name)
     check(page)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", page)
-    shapes = [[(e.tag, sorted(e.attributes)) for e in read_page(p).all()] for p in (page, page_with(plain_lake, "x"))]
-    assert shapes[0] == shapes[1]
+    assert shape(page) == shape(page_with(plain_lake, "x"))
 
 
 def test_no_value_of_a_row_and_no_secret_is_shown(tmp_path: Path) -> None:
