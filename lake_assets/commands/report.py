@@ -51,7 +51,7 @@ def _show(made: Report) -> None:
     if not made.urgent:
         console.print("[green]no table fails or is late[/]")
     for f in made.findings[:_FINDINGS]:
-        waiting = f" ({plural(f.waiting, 'table')} wait for it)" if f.waiting else ""
+        waiting = f" ({plural(f.waiting, 'table waits', 'tables wait')} for it)" if f.waiting else ""
         console.print(
             f"[{_COLOURS[f.kind]}]{f.kind}[/] [bold]{escape(f.table)}[/]{waiting}: {escape(f.what)}", soft_wrap=True
         )

@@ -221,7 +221,7 @@ def composed(
 
 def _costs(lake: LakeBase, specs: Mapping[str, Spec], steps: Sequence[StepCost]) -> Costs:
     prices = lake.config.costs
-    tables = cost_lines(steps, "table", prices)
+    tables = [_without_values(lake, line) for line in cost_lines(steps, "table", prices)]
     return Costs(
         total_line(steps, prices),
         tables,
@@ -229,6 +229,14 @@ def _costs(lake: LakeBase, specs: Mapping[str, Spec], steps: Sequence[StepCost])
         cost_sentences(tables, Advisor(lake, specs)),
         prices,
     )
+
+
+def _without_values(lake: LakeBase, line: CostLine) -> CostLine:
+    """Return a line whose reasons, some of which hold errors of Spark, name no values."""
+    reasons = Counter[str]()
+    for reason, count in line.reasons.items():
+        reasons[lake.config.hidden(without_values(reason))] += count
+    return replace(line, reasons=dict(reasons.most_common()))
 
 
 def _specs(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, Spec]:

@@ -40,9 +40,9 @@ class Advisor:
 
     def on_full_steps(self, line: CostLine) -> str:
         """Return what to think of, and to do about, the steps that computed everything; empty: nothing is known."""
-        if not line.reasons:
+        if not (reasons := again(line)):
             return ""
-        if all(reason.startswith(_CHEAPER) for reason in line.reasons if reason not in _FIRST):
+        if all(reason.startswith(_CHEAPER) for reason in reasons):
             return "that is estimated to cost less than finding what changed"
         spec = self.specs.get(line.name)
         if not isinstance(spec, ModelSpec):

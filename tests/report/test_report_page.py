@@ -157,7 +157,10 @@ def test_no_value_of_a_row_and_no_secret_is_shown(tmp_path: Path) -> None:
     key = "KeyMissingError: agg.c: id is declared as its key, and the query gives 2 rows for ('jane', 3): declare a key"
     tables = [status(f"final.t{n}", failure=f"failed at 1: {e}") for n, e in enumerate((audit, cast, key))]
     steps = [step(f"final.t{n}", status="failed", error=e) for n, e in enumerate((audit, cast, key))]
+    failed = "Spark did not accept a part of the query: "
+    steps += [step("agg.x", "full", reason=failed + cast.replace("jane", name)) for name in ("jane", "jane doe")]
     page = html_page(made(lake, tables, steps, unread=[cast]))
+    assert "2 × Spark did not accept a part of the query" in page
     assert "jane" not in page
     assert "s3cret" not in page
     text = check(page)
