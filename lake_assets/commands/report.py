@@ -15,7 +15,7 @@ from lake_assets.facade import Lake
 from lake_assets.report.amounts import core_time, plural
 from lake_assets.report.contents import Report
 from lake_assets.report.contents import report as report_on
-from lake_assets.report.html_page import html_page
+from lake_assets.report.html_page import write_page
 from lake_assets.report.period import since_of
 
 _COLOURS = {"failing": "bold red", "late": "red", "not exact": "yellow", "rejected": "yellow", "notice": "dim"}
@@ -37,7 +37,7 @@ def report(
     pipelines, unread = found_pipelines()
     made = report_on(lake, pipelines, start, unread=unread)
     if file:
-        file.write_text(html_page(made), encoding="utf-8")
+        write_page(file, made)
         console.print(f"wrote {file}", markup=False, soft_wrap=True)
         return
     _show(made)

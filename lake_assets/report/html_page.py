@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,13 @@ def _environment() -> Environment:
 def html_page(report: Report) -> str:
     """Return the page; names and errors in it are text, whatever they contain."""
     return _environment().get_template("report.html").render(report=report)
+
+
+def write_page(file: Path, report: Report) -> None:
+    """Write the page; whoever reads the file meanwhile has the former one."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.write_text(html_page(report), encoding="utf-8")
+    partial.replace(file)
 
 
 def marked(text: str) -> Markup:
