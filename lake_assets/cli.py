@@ -40,6 +40,7 @@ def application() -> typer.Typer:
         backfill,
         capture,
         check,
+        costs,
         demo,
         doctor,
         erase,
@@ -52,6 +53,7 @@ def application() -> typer.Typer:
         rebuild,
         rejected,
         repair,
+        report,
         run,
         serve,
         status,
@@ -72,7 +74,7 @@ def application() -> typer.Typer:
         demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
-        explain.explain, history.history, upkeep.upkeep, erase.erase, doctor.doctor,
+        explain.explain, history.history, costs.costs, report.report, upkeep.upkeep, erase.erase, doctor.doctor,
         alerts.alerts, metrics.metrics,
     ):  # fmt: skip
         app.command()(command)

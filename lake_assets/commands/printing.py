@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -20,21 +19,9 @@ from rich.table import Table
 
 from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import local_path
+from lake_assets.lake.visible_text import visible, visible_json
+from lake_assets.report.amounts import size
 from lake_assets.tables.outcome import Absorbed, Outcome
-
-# Terminal control characters, bidirectional controls, and lone surrogates, which cannot be encoded. Names, values and
-# records come from outside and may contain any of them.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def visible(text: str) -> str:
-    r"""Escape the control characters of a text: ESC becomes \x1b. Line breaks and tabs stay."""
-    return _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
-
-
-def visible_json(text: str) -> str:
-    """Write control characters in JSON as JSON escapes."""
-    return _UNSAFE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 
 @dataclass(frozen=True)
@@ -107,16 +94,6 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
         "rejected": outcome.rejected,
         "seconds": round(outcome.seconds, 3),
     }
-
-
-def size(count: int) -> str:
-    """Format a number of bytes with a unit: 1234 -> 1.2 kB."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def listing(

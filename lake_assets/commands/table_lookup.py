@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline, own_pipelines
-from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
+from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 PipelineOption = Annotated[
@@ -64,6 +65,16 @@ def known_pipelines() -> tuple[list[Pipeline], list[str]]:
         return all_pipelines(), []
     except LakeError as e:
         return [], [str(e)]
+
+
+def declared_specs(lake: Lake) -> dict[str, Spec]:
+    """Return the declarations of all tables, by name; without those of pipelines that cannot be read."""
+    found: dict[str, Spec] = {}
+    with contextlib.suppress(LakeError):  # `status` and `check` say what is wrong
+        for pipeline in all_pipelines():
+            with contextlib.suppress(LakeError):
+                found |= {str(s.table): s for s in pipeline.specs(lake, alone=False)}
+    return found
 
 
 def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:

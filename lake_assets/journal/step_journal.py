@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.journal.resource_use import ResourceUse, measured
-from lake_assets.journal.step_records import SCHEMA, StepRecord, of_error, of_outcome
+from lake_assets.journal.step_records import COMPLETE, SCHEMA, StepRecord, of_error, of_outcome
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, summary_of
@@ -177,25 +177,38 @@ def try_flush(lake: LakeBase, *, older_than: float = thresholds.JOURNAL_SECONDS)
 
 
 def read(
-    lake: LakeBase, since: datetime, until: datetime | None = None, *, table: str | None = None
+    lake: LakeBase,
+    since: datetime,
+    until: datetime | None = None,
+    *,
+    table: str | None = None,
+    only_complete: bool = False,
 ) -> Sequence[StepRecord]:
     """Return the records of steps that began in a period, the oldest first.
 
     Args:
         until: end of the period (exclusive); None: now.
         table: name of a table, to read its steps only.
+        only_complete: whether to read only steps that computed everything (`StepRecord.computed_all`).
     """
     wanted = f"day >= '{since.astimezone(UTC).date()}' AND started_at >= '{since.isoformat()}'"
     if until is not None:
         wanted += f" AND started_at < '{until.isoformat()}'"
     stored = lake.find(TABLE)
+    if only_complete and stored is not None:
+        # Records of an older version lack the value, and a journal of one the column: the strategy tells of some.
+        by_strategy = f"strategy IN {COMPLETE}"
+        known = "computed_all" in {f.name for f in stored.schema().fields}
+        is_complete = f"computed_all = true OR (computed_all IS NULL AND {by_strategy})" if known else by_strategy
+        wanted += f" AND ({is_complete})"
     found: dict[str, StepRecord] = {}
     if stored is not None and stored.current_snapshot() is not None:
         rows: list[Mapping[str, Any]] = stored.scan(row_filter=wanted).to_arrow().to_pylist()
         found = {r["id"]: StepRecord.from_row(r) for r in rows if table in (None, r["table"])}
     first, last = since.timestamp(), until.timestamp() if until else float("inf")
     for record in _read(path for _, path in _waiting(lake)).values():
-        if first <= record.started_at < last and table in (None, record.table):
+        is_wanted = table in (None, record.table) and (record.computed_all or not only_complete)
+        if is_wanted and first <= record.started_at < last:
             found.setdefault(record.id, record)
     return sorted(found.values(), key=lambda r: r.started_at)
 

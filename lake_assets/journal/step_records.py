@@ -60,8 +60,13 @@ SCHEMA = pa.schema(
         pa.field("error", pa.string()),
         pa.field("run", pa.string()),
         pa.field("host", pa.string()),
+        pa.field("computed_all", pa.bool_()),
     ]
 )
+# Strategies that land records, for which there is no other way; that compute all rows; and that change none.
+LANDING = ("land", "replay")
+COMPLETE = ("full", "rebuild")
+NO_CHANGE = "none"
 
 
 @dataclass(frozen=True)
@@ -128,10 +133,18 @@ class StepRecord:
         """When the oldest change arrived that the step absorbed, in seconds since 1970; None: unknown."""
         return None if self.lag_seconds is None else self.ended_at - self.lag_seconds
 
+    @property
+    def computed_all(self) -> bool:
+        """Whether the step read all rows of its sources: it computed everything, or was the first of its table."""
+        if self.status != "absorbed" or self.strategy in (*LANDING, NO_CHANGE):
+            return False
+        starts = [source["start_snapshot"] for source in self.sources]
+        return self.strategy in COMPLETE or (bool(starts) and all(start is None for start in starts))
+
     def to_row(self) -> dict[str, Any]:
         """Return the row of the table."""
         at = datetime.fromtimestamp(self.started_at, UTC)
-        return {**asdict(self), "day": at.date(), "started_at": at}
+        return {**asdict(self), "day": at.date(), "started_at": at, "computed_all": self.computed_all}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> StepRecord:

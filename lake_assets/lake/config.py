@@ -56,6 +56,29 @@ class SparkConfig(BaseModel):
         return ((name, hide(value, name or "")) for name, value in super().__repr_args__())
 
 
+class CostsConfig(BaseModel):
+    """Prices, by which `lake-assets costs` and `lake-assets report` turn what steps used into money."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    core_hour: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="price of one core for an hour"
+    )
+    terabyte: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="price of 10^12 bytes that steps read or write"
+    )
+    currency: str = Field(default="", max_length=12, description="what the prices are in, such as EUR")
+
+    @property
+    def are_known(self) -> bool:
+        """Whether any price is declared."""
+        return self.core_hour is not None or self.terabyte is not None
+
+    def money(self, core_seconds: float, size: float) -> float:
+        """Return the price of core-seconds and bytes; what has no price costs nothing."""
+        return core_seconds / 3600 * (self.core_hour or 0) + size / 1e12 * (self.terabyte or 0)
+
+
 class LakeConfig(BaseSettings):
     """One configuration for PyIceberg and Spark.
 
@@ -91,6 +114,7 @@ class LakeConfig(BaseSettings):
     )
     spark: SparkConfig = SparkConfig()
     signals: SignalSettings = Field(default_factory=SignalSettings, description="what the lake tells other systems")
+    costs: CostsConfig = CostsConfig()
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield the settings without secrets, for `repr` (a hook of pydantic)."""

@@ -277,6 +277,26 @@ ALERT_SECONDS = 15.0
 ALERT_SENDING_SECONDS = 20.0
 # Metrics are computed at most this often, whoever asks for them. [not measured]
 METRICS_SECONDS = 10.0
+# What a full computation would have cost is scaled up to this many times the size of the sources of a measured one:
+# beyond that, fixed costs of a small one would be multiplied. [0069; not measured]
+COSTS_SCALED = 10.0
+# A table is worth a sentence if it used this share of its pipeline's core time, in this many steps.
+# [0069; not measured]
+COSTS_SHARE = 0.25
+COSTS_STEPS = 5
+# Absorbing changes counts as dearer than computing everything from this factor on: estimates are not better.
+# [0069; not measured]
+COSTS_DEARER = 1.5
+# A report calls a table late if changes have waited for so many seconds, unless it has a target. [not measured]
+REPORT_LATE_SECONDS = 3_600.0
+# A report names so many tables in a sentence, draws so many points of a table's lag, so many tables, and so many days:
+# a page of 200 tables stays below a few megabytes. [not measured]
+REPORT_NAMES = 3
+REPORT_POINTS = 120
+REPORT_LAG_CHARTS = 60
+REPORT_DAYS = 31
+# It shows so many failures. [not measured]
+REPORT_FAILURES = 30
 # A snapshot that Debezium was asked for begins within this time, or it is asked again by another engine. [not measured]
 LIVE_SNAPSHOT_SECONDS = 180.0
 # What a server says of its log is asked for this often. [not measured]

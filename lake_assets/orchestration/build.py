@@ -16,6 +16,7 @@ from lake_assets.orchestration.assets import pipeline_assets
 from lake_assets.orchestration.backfill_job import backfill_job
 from lake_assets.orchestration.live_sources import live_definitions
 from lake_assets.orchestration.loaded_pipelines import remember
+from lake_assets.orchestration.report_job import report_definitions
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
 from lake_assets.orchestration.sensing.outside_steps import outside_steps_sensor
@@ -76,6 +77,7 @@ def build_definitions(
     comparisons = comparison_definitions(pipeline, specs, config, executor)
     upkeep = upkeep_definitions(pipeline, specs, config, executor)
     live = live_definitions(pipeline, specs, config, sensor_status)
+    reports = report_definitions(pipeline, config)
     checks = [*(comparisons.asset_checks or []), *(upkeep.asset_checks or []), *(live.asset_checks or [])]
     # They run on their schedules, not with each batch.
     scheduled = [key for c in checks for key in c.check_keys]
@@ -108,8 +110,9 @@ def build_definitions(
             backfill_job(pipeline, config, executor),
             *(comparisons.jobs or []),
             *(upkeep.jobs or []),
+            *(reports.jobs or []),
         ],
-        schedules=comparisons.schedules,
+        schedules=[*(comparisons.schedules or []), *(reports.schedules or [])],
         sensors=[sensor, outside_steps_sensor(pipeline, specs, config), *(upkeep.sensors or []), *(live.sensors or [])],
         resources={PYSPARK: pyspark or _PYSPARK},
         executor=executor,

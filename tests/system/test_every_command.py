@@ -73,6 +73,9 @@ def test_every_command_about_a_lake(elsewhere: dict[str, str], tmp_path: Path) -
         ("check", name),
         (3, ("run", name)),  # a record was rejected
         ("status",),
+        ("costs", "--by", "strategy"),
+        ("report",),
+        ("report", "--html", str(tmp_path / "lake.html")),
         *(("verify", table, *of) for table in ("final.notes", "agg.stars")),
         ("explain", "agg.stars", *of),
         ("capture", "final.notes"),

@@ -21,6 +21,7 @@ from lake_assets.pipeline.config.dump_settings import SNAPSHOT, DumpSettings, du
 from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.partition_settings import Partitioning
+from lake_assets.pipeline.config.report_settings import ReportSettings
 from lake_assets.pipeline.config.setting_types import (
     ColumnName,
     Columns,
@@ -344,6 +345,9 @@ class PipelineConfig(Batches, AssetSettings):
     name: str = Field(description="name of the pipeline, which owns its tables", pattern=r"^\w+$")
     interval: str | float = Field(
         default="15s", description="shortest time between two checks of the capture sensor for pending changes"
+    )
+    report: ReportSettings | None = Field(
+        default=None, description="a page about the lake that Dagster writes on a schedule; see `lake-assets report`"
     )
     upkeep: PipelineUpkeep = Field(
         default_factory=PipelineUpkeepSettings,

@@ -1,0 +1,71 @@
+"""`lake-assets report`: what needs attention in a lake, in the terminal or as a page of HTML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from lake_assets.commands.costs import Since
+from lake_assets.commands.printing import check_folder_of, console, local
+from lake_assets.commands.table_lookup import known_pipelines
+from lake_assets.facade import Lake
+from lake_assets.report.amounts import core_time, plural
+from lake_assets.report.contents import Report
+from lake_assets.report.contents import report as report_on
+from lake_assets.report.html_page import write_page
+from lake_assets.report.period import since_of
+
+_COLOURS = {"failing": "bold red", "late": "red", "not exact": "yellow", "rejected": "yellow", "notice": "dim"}
+# Lines in a terminal; the page has all of them.
+_FINDINGS, _SENTENCES = 20, 10
+
+
+def report(
+    html: Annotated[
+        Path | None, typer.Option("--html", help="write a page of HTML that needs no other file", metavar="FILE")
+    ] = None,
+    since: Since = "1d",
+) -> None:
+    """Say what is late, failing or not exact, and what to do first; `--html` writes a page with all figures."""
+    lake, start = Lake.load_existing(), since_of(since)
+    file = local(html, "--html") if html else None
+    if file:
+        check_folder_of(file, "--html")
+    pipelines, unread = known_pipelines()
+    made = report_on(lake, pipelines, start, unread=unread)
+    if file:
+        write_page(file, made)
+        console.print(f"wrote {file}", markup=False, soft_wrap=True)
+        return
+    _show(made)
+
+
+def _show(made: Report) -> None:
+    console.print(f"[bold]lake {escape(made.lake)}[/], {plural(len(made.tables), 'table')}, {made.made_at} UTC")
+    if not made.tables and not made.findings:
+        console.print("no pipeline has filled a table in this lake yet: try `lake-assets demo`", markup=False)
+        return
+    if not made.urgent:
+        console.print("[green]no table fails or is late[/]")
+    for f in made.findings[:_FINDINGS]:
+        waiting = f" ({plural(f.waiting, 'table waits', 'tables wait')} for it)" if f.waiting else ""
+        console.print(
+            f"[{_COLOURS[f.kind]}]{f.kind}[/] [bold]{escape(f.table)}[/]{waiting}: {escape(f.what)}", soft_wrap=True
+        )
+        if f.do:
+            console.print(f"  do first: {f.do}", markup=False, soft_wrap=True)
+    if len(made.findings) > _FINDINGS:
+        more = len(made.findings) - _FINDINGS
+        console.print(f"... and {more} more: `lake-assets report --html FILE` lists all", style="dim")
+    if made.costs:
+        total = made.costs.total
+        used = f"{plural(total.steps, 'step')} since {made.since} UTC used {core_time(total.cpu_seconds)}"
+        in_full = f"; computing everything is estimated at {core_time(total.in_full)}" if total.estimated else ""
+        console.print(f"{used}{in_full} (`lake-assets costs`)", markup=False, soft_wrap=True)
+        for text in made.costs.sentences[:_SENTENCES]:
+            console.print(f"- {text}", markup=False, soft_wrap=True)
+    for text in made.unread:
+        console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)

@@ -1,0 +1,251 @@
+"""What steps used, and an estimate of what computing everything instead would have used.
+
+An estimate comes from steps of the same table that computed everything, in proportion to the size of its sources; of a
+table without such steps, from those of its pipeline. It is in core-seconds, and is never more than an estimate: fixed
+costs, caches and other data make the next computation different.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any, Literal
+
+from lake_assets.journal.step_records import COMPLETE, LANDING, NO_CHANGE, StepRecord
+from lake_assets.lake import thresholds
+from lake_assets.lake.config import CostsConfig
+
+Grouping = Literal["table", "pipeline", "day", "strategy"]
+Basis = Literal["measured", "table", "pipeline", ""]
+# Why a step without a strategy of its own computed everything.
+FIRST_STEP = "first step of the table"
+_NUMBERS = re.compile(r"\d[\d,._]*")
+_SUMS = (
+    "seconds", "cpu_seconds", "bytes_read", "bytes_written", "files_read", "files_written", "rows_changed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one step used.
+
+    Attributes:
+        in_full: core-seconds that computing everything would have used; None: unknown, or there is no such way.
+        basis: what that is taken from: the step itself (`measured`), steps of its table, of its pipeline, or nothing.
+    """
+
+    record: StepRecord
+    in_full: float | None = None
+    basis: Basis = ""
+
+    @property
+    def saved(self) -> float:
+        """Core-seconds saved; negative if computing everything is estimated to be cheaper."""
+        return 0.0 if self.in_full is None else self.in_full - self.record.cpu_seconds
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """What the steps of a table, a pipeline, a day or a strategy used together.
+
+    Attributes:
+        name: of what.
+        pipelines: the pipelines of the steps.
+        steps: all of them, `failed` ones included.
+        complete: steps that computed everything.
+        reasons: why, with their numbers of steps, the most frequent first; numbers in them are `…`.
+        estimated: steps for which it is known what computing everything would have used.
+        used_by_estimated: core-seconds of these steps.
+        in_full: core-seconds that computing everything in these steps would have used: an estimate.
+        bases: what the estimates are taken from, with their numbers of steps.
+        share: share of the core-seconds of all lines.
+        money: price of what was used; None: no prices are declared.
+        money_in_full: price of computing everything in the `estimated` steps, and `money_of_estimated` of what they
+            used.
+    """
+
+    name: str
+    pipelines: tuple[str, ...]
+    steps: int
+    failed: int
+    seconds: float
+    cpu_seconds: float
+    bytes_read: int
+    bytes_written: int
+    files_read: int
+    files_written: int
+    rows_changed: int
+    complete: int
+    reasons: Mapping[str, int]
+    strategies: Mapping[str, int]
+    estimated: int
+    used_by_estimated: float
+    in_full: float
+    bases: Mapping[str, int]
+    share: float = 0.0
+    money: float | None = None
+    money_in_full: float | None = None
+    money_of_estimated: float | None = None
+
+    @property
+    def saved(self) -> float | None:
+        """Estimated core-seconds saved; negative if computing everything would be cheaper; None: unknown."""
+        return self.in_full - self.used_by_estimated if self.estimated else None
+
+    @property
+    def money_saved(self) -> float | None:
+        """The price of what was saved; None: unknown."""
+        if not self.estimated or self.money_in_full is None or self.money_of_estimated is None:
+            return None
+        return self.money_in_full - self.money_of_estimated
+
+
+def step_costs(records: Sequence[StepRecord], complete: Iterable[StepRecord] = ()) -> list[StepCost]:
+    """Return the cost of each step.
+
+    Args:
+        complete: earlier steps that computed everything, from which estimates are taken too.
+    """
+    references = {r.id: r for r in (*complete, *records) if r.computed_all and r.source_bytes > 0}
+    known = _Complete(references.values(), records)
+    return [known.cost(r) for r in records]
+
+
+class _Complete:
+    """Steps that computed everything, by table and by pipeline."""
+
+    def __init__(self, complete: Iterable[StepRecord], records: Iterable[StepRecord]) -> None:
+        # Of each table, the cheapest step for each power of two that the size of its sources is near.
+        self._of_table: dict[tuple[str, str], dict[int, StepRecord]] = defaultdict(dict)
+        of_pipeline: dict[str, list[StepRecord]] = defaultdict(list)
+        # What the cheapest step of a table used, each of its steps uses, however little it reads.
+        self._fixed: dict[tuple[str, str], float] = {}
+        for r in complete:
+            of_pipeline[r.pipeline].append(r)
+            sizes, power = self._of_table[r.pipeline, r.table], _power(r)
+            if power not in sizes or r.cpu_seconds < sizes[power].cpu_seconds:
+                sizes[power] = r
+        for r in chain(*of_pipeline.values(), records):
+            if r.status == "absorbed" and r.strategy != NO_CHANGE:
+                name = r.pipeline, r.table
+                self._fixed[name] = min(r.cpu_seconds, self._fixed.get(name, math.inf))
+        # Core-seconds a byte, and the largest size that was measured.
+        self._rates = {
+            name: (sum(r.cpu_seconds for r in found) / sum(map(_size, found)), max(map(_size, found)))
+            for name, found in of_pipeline.items()
+        }
+
+    def cost(self, record: StepRecord) -> StepCost:
+        """Return the cost of a step, with the estimate."""
+        if record.status != "absorbed" or record.strategy in LANDING:
+            return StepCost(record)
+        if record.computed_all or record.strategy == NO_CHANGE:
+            # That no row changed, another way to compute the table might notice too: nothing counts as saved.
+            return StepCost(record, record.cpu_seconds, "measured")
+        name = record.pipeline, record.table
+        if not record.source_bytes:
+            return StepCost(record)
+        if own := self._of_table.get(name):
+            nearest = own[min(own, key=lambda power: abs(power - _power(record)))]
+            return StepCost(record, _scaled(nearest, record, self._fixed[name]), "table")
+        if record.pipeline in self._rates:
+            rate, largest = self._rates[record.pipeline]
+            return StepCost(record, rate * min(_size(record), thresholds.COSTS_SCALED * largest), "pipeline")
+        return StepCost(record)
+
+
+def _size(record: StepRecord) -> int:
+    """Return the size of the sources, or the size up to which a computation costs the same: see SMALL_INPUT_BYTES."""
+    return max(record.source_bytes, thresholds.SMALL_INPUT_BYTES)
+
+
+def _power(record: StepRecord) -> int:
+    return round(math.log2(_size(record)))
+
+
+def _scaled(complete: StepRecord, record: StepRecord, fixed: float) -> float:
+    """Return core-seconds in proportion to the size of the sources, except for what each step costs anyway."""
+    factor = min(_size(record) / _size(complete), thresholds.COSTS_SCALED)
+    return fixed + max(0.0, complete.cpu_seconds - fixed) * factor
+
+
+def cost_lines(costs: Iterable[StepCost], by: Grouping, prices: CostsConfig) -> list[CostLine]:
+    """Return what steps used by table, pipeline, day or strategy; days in their order, others the dearest first."""
+    groups: dict[str, list[StepCost]] = defaultdict(list)
+    for c in costs:
+        groups[_name(c.record, by)].append(c)
+    total = sum(c.record.cpu_seconds for found in groups.values() for c in found)
+    lines = [_line(name, found, total, prices) for name, found in groups.items()]
+    return sorted(lines, key=lambda line: (line.name,) if by == "day" else (-line.cpu_seconds, line.name))
+
+
+def total_line(costs: Sequence[StepCost], prices: CostsConfig) -> CostLine:
+    """Return what all steps used together."""
+    return _line("total", costs, sum(c.record.cpu_seconds for c in costs), prices)
+
+
+def _name(record: StepRecord, by: Grouping) -> str:
+    match by:
+        case "table":
+            return record.table
+        case "pipeline":
+            return record.pipeline or "(none)"
+        case "day":
+            return datetime.fromtimestamp(record.started_at, UTC).date().isoformat()
+        case "strategy":
+            return record.strategy or record.status
+
+
+def _line(name: str, costs: Sequence[StepCost], total: float, prices: CostsConfig) -> CostLine:
+    records, known = [c.record for c in costs], [c for c in costs if c.in_full is not None]
+    complete, of_known = [r for r in records if r.computed_all], [c.record for c in known]
+    sums: dict[str, Any] = {n: sum(getattr(r, n) for r in records) for n in _SUMS}
+    in_full = sum(c.in_full or 0.0 for c in known)
+    money: dict[str, Any] = {}
+    if prices.are_known:
+        money["money"] = _money(prices, records)
+        money["money_of_estimated"] = _money(prices, of_known)
+        money["money_in_full"] = prices.money(in_full, sum(map(_bytes_in_full, known)))
+    return CostLine(
+        name,
+        tuple(dict.fromkeys(r.pipeline for r in records)),
+        steps=len(records),
+        failed=sum(r.status == "failed" for r in records),
+        complete=len(complete),
+        reasons=_counted(map(grouped_reason, complete)),
+        strategies=_counted(r.strategy or r.status for r in records),
+        estimated=len(known),
+        used_by_estimated=sum(r.cpu_seconds for r in of_known),
+        in_full=in_full,
+        bases=_counted(c.basis for c in known),
+        share=sums["cpu_seconds"] / total if total else 0.0,
+        **sums,
+        **money,
+    )
+
+
+def _money(prices: CostsConfig, records: Sequence[StepRecord]) -> float:
+    return prices.money(sum(r.cpu_seconds for r in records), sum(r.bytes_read + r.bytes_written for r in records))
+
+
+def _bytes_in_full(cost: StepCost) -> int:
+    """Return the bytes that computing everything would at least read and write."""
+    record = cost.record
+    read = record.bytes_read if cost.basis == "measured" else max(record.bytes_read, record.source_bytes)
+    return read + record.bytes_written
+
+
+def _counted(texts: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(texts).most_common())
+
+
+def grouped_reason(record: StepRecord) -> str:
+    """Return why a step computed everything, without numbers, so that similar reasons are counted together."""
+    if record.strategy not in COMPLETE:
+        return FIRST_STEP
+    return _NUMBERS.sub("…", record.reason) or "no reason recorded"

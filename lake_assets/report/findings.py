@@ -1,0 +1,121 @@
+"""What needs attention in a lake, the most urgent first, and what to do first about each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lake_assets.health.table_status import TableStatus
+from lake_assets.lake import thresholds
+from lake_assets.report.amounts import duration, plural
+
+Kind = Literal["failing", "late", "not exact", "rejected", "notice"]
+KINDS: tuple[Kind, ...] = ("failing", "late", "not exact", "rejected", "notice")
+# A text in single quotes: in errors, these are values of rows as well as names.
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+# The key that an error names.
+_KEY = re.compile(r"rows for \(.*?\):", re.DOTALL)
+_AUDITS = "AuditFailedError"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What needs attention.
+
+    Attributes:
+        kind: how urgent it is.
+        table: the table.
+        what: what is found.
+        do: what to do first; empty: the finding says it.
+        waiting: how many tables wait for it.
+    """
+
+    kind: Kind
+    table: str
+    what: str
+    do: str = ""
+    waiting: int = 0
+
+
+def findings(tables: Sequence[TableStatus], targets: Mapping[str, float]) -> list[Finding]:
+    """Return what needs attention: failing tables first, of these the ones that most tables wait for.
+
+    Args:
+        targets: by table, the seconds that it may be behind.
+    """
+    waiting = Counter(u for t in tables for u in t.upstream)
+    found = [f for t in tables for f in _of_table(t, targets.get(t.table), waiting[t.table])]
+    return sorted(found, key=lambda f: (KINDS.index(f.kind), -f.waiting, f.table))
+
+
+def limit_of(table: str, targets: Mapping[str, float]) -> float:
+    """Return the seconds that a table may be behind."""
+    return targets.get(table, thresholds.REPORT_LATE_SECONDS)
+
+
+def is_late(status: TableStatus, targets: Mapping[str, float]) -> bool:
+    """Whether changes have waited for longer than they may."""
+    return status.behind_seconds > limit_of(status.table, targets)
+
+
+def _of_table(status: TableStatus, target: float | None, waiting: int) -> Iterator[Finding]:
+    table = status.table
+    if status.failure:
+        then = f"`{status.retry}`, once that is corrected" if status.retry else ""
+        what, _, _ = status.failure.partition("\nThen `")
+        yield Finding("failing", table, without_values(what), then, waiting)
+    elif status.error:
+        yield Finding("failing", table, without_values(status.error), "", waiting)
+    elif status.lost:
+        yield Finding(
+            "failing", table, without_values("; ".join(status.lost)), f"`lake-assets explain {table}`", waiting
+        )
+    if status.source_fails:
+        do = "`lake-assets doctor` with the pipeline's file says what is missing"
+        yield Finding("failing", table, without_values(f"its source is not read: {status.source}"), do, waiting)
+    if not status.failure and is_late(status, {table: target} if target is not None else {}):
+        of = f", and may for {duration(target)}" if target is not None else ""
+        what = f"changes have waited for {duration(status.behind_seconds)}{of}: {behind_text(status)}"
+        do = (
+            f"look at {status.upstream[0]} first, for which it waits"
+            if status.upstream
+            else "see whether sensor or cron still start runs; `lake-assets run` with the pipeline's file absorbs them"
+        )
+        yield Finding("late", table, what, do, waiting)
+    for reason in status.not_exact:
+        yield Finding("not exact", table, without_values(reason))
+    if status.rejected:
+        what = f"{plural(status.rejected, 'record')} could not be read"
+        yield Finding("rejected", table, what, "`lake-assets rejected` says why, and replays them after a fix")
+    notes = (status.redeclared, *status.renamed, *(claim.text for claim in status.claims))
+    for text in (*notes, *(f"the dump {name} is skipped: {why}" for name, why in status.skipped_dumps.items())):
+        if text:
+            yield Finding("notice", table, without_values(text))
+
+
+def behind_text(status: TableStatus) -> str:
+    """Return how far a table is behind its sources; empty: it is not."""
+    parts: list[str] = []
+    if any(n is None for n in status.behind.values()):
+        parts.append("a source was rolled back")
+    if status.waiting.files:
+        parts.append(plural(status.waiting.files, "file"))
+    if snapshots := sum(n or 0 for n in status.behind.values()):
+        rows = f" with {plural(status.rows_behind, 'row')}" if status.rows_behind else ""
+        parts.append(f"{plural(snapshots, 'snapshot')}{rows}")
+    if status.upstream:
+        named = ", ".join(status.upstream[: thresholds.REPORT_NAMES])
+        more = len(status.upstream) - thresholds.REPORT_NAMES
+        parts.append(f"waits for {named}{f' and {more} more' if more > 0 else ''}")
+    return ", ".join(parts)
+
+
+def without_values(error: str) -> str:
+    """Return the text of an error without what may be values of rows: texts in single quotes, and rows that fail
+    audits."""
+    if _AUDITS in error:
+        error = f"{error.splitlines()[0].rstrip(':')} (`lake-assets status` shows the audits)"
+    return _QUOTED.sub("'…'", _KEY.sub("rows for one key:", error))

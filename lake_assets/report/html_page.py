@@ -1,0 +1,78 @@
+"""HTML of a report: one page that needs nothing else, no script, no font and no other server."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from lake_assets.lake.visible_text import visible
+from lake_assets.report import charts, graph_layout
+from lake_assets.report.amounts import core_time, duration, money, plural, short_time, size
+from lake_assets.report.contents import Report
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as it is shown: texts from outside may hold characters that turn the direction of a line."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@functools.cache
+def _environment() -> Environment:
+    # Its mappings of filters and names are typed by Jinja's own.
+    made: Any = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "core_time": core_time,
+        "duration": duration,
+        "short_time": short_time,
+        "plural": plural,
+        "bytes": size,
+        "money": money,
+        "shortened": shortened,
+        "marked": marked,
+    }
+    made.globals |= {
+        "node": (graph_layout.WIDTH, graph_layout.HEIGHT),
+        "lag_size": (charts.LAG_WIDTH, charts.LAG_HEIGHT),
+        "days_size": (charts.DAYS_WIDTH, charts.DAYS_HEIGHT),
+    }
+    return made
+
+
+def html_page(report: Report) -> str:
+    """Return the page; names and errors in it are text, whatever they contain."""
+    return _environment().get_template("report.html").render(report=report)
+
+
+def write_page(file: Path, report: Report) -> None:
+    """Write the page; whoever reads the file meanwhile has the former one."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.write_text(html_page(report), encoding="utf-8")
+    partial.replace(file)
+
+
+def marked(text: str) -> Markup:
+    """Return a text in which what stands in backticks, such as a command, is code."""
+    parts = enumerate(_CODE.split(visible(text)))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in parts)
+
+
+def shortened(text: str, length: int) -> str:
+    """Return at most so many characters of a name, on one line."""
+    line = " ".join(visible(text).split())
+    return line if len(line) <= length else line[: length - 1] + "…"
