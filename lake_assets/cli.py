@@ -46,6 +46,7 @@ def application() -> typer.Typer:
         explain,
         generate,
         machine,
+        plan,
         rebuild,
         rejected,
         repair,
@@ -68,7 +69,7 @@ def application() -> typer.Typer:
     for command in (
         demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
-        backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
+        backfill.resume, backfill.undo, repair.repair, step.step, check.check, plan.plan, verify.verify,
         explain.explain, upkeep.upkeep, erase.erase, doctor.doctor,
     ):  # fmt: skip
         app.command()(command)
