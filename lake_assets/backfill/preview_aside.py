@@ -99,7 +99,8 @@ def _discard_left(lake: Lake, pipeline: Pipeline, tables: Set[str]) -> None:
     records = Records(lake)
 
     def is_left(record: BackfillRecord) -> bool:
-        return (record.is_unseen or record.state == "discarding") and record.is_open and not record.is_running
+        is_elsewhere = record.is_running and record.process != owner()
+        return (record.is_unseen or record.state == "discarding") and record.is_open and not is_elsewhere
 
     for other in records.all():
         if not tables & {t.table for t in other.tables}:

@@ -16,7 +16,7 @@ from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.declaration_preview import Cost, Preview, TablePreview, preview
 from lake_assets.backfill.preview_aside import Aside, compute_aside, plan_aside
 from lake_assets.backfill.table_readers import Reader
-from lake_assets.commands.backfill import record_json, show_plan, show_progress
+from lake_assets.commands.backfill import record_json, show_progress
 from lake_assets.commands.check import checked, print_mistakes, rejected_by_spark
 from lake_assets.commands.compared_tables import show_comparison
 from lake_assets.commands.printing import console, local, print_json, size, visible
@@ -92,7 +92,8 @@ def _computed(lake: Lake, pipeline: Pipeline, found: Preview, samples: int, *, a
     planned: BackfillPlan = plan_aside(lake, pipeline, found)
     if as_json:
         return compute_aside(lake, pipeline, planned, samples)
-    show_plan(planned)
+    for table, why in planned.left_out.items():
+        console.print(f"{table} is left out: {why}", style="yellow", markup=False, soft_wrap=True)
     with console.status("computing beside production"):
         return compute_aside(lake, pipeline, planned, samples, show_progress)
 
@@ -107,8 +108,10 @@ def _show(found: Preview, unchecked: Sequence[str]) -> None:
         console.print(f"pipeline {found.pipeline}: nothing changes", markup=False)
         return
     for t in found.tables:
-        console.print(f"[{_STYLES[t.kind]}]{escape(visible(t.table))}[/] {_WORDS[t.kind]}: {escape(visible(t.why))}",
-                      soft_wrap=True)  # fmt: skip
+        name = f"[{_STYLES[t.kind]}]{escape(visible(t.table))}[/]"
+        # That it has changed is what the first words say.
+        why = t.why.removeprefix("its declaration has changed: ")
+        console.print(f"{name} {_WORDS[t.kind]}: {escape(visible(why))}", soft_wrap=True)
         for line in _details(t):
             console.print(f"    {line}", soft_wrap=True)
     unknown = f"; in an unknown time: {', '.join(found.unknown)}" if found.unknown else ""
