@@ -109,6 +109,11 @@ class Preview:
         """The tables that are declared otherwise."""
         return self.of("changed")
 
+    @property
+    def recomputed(self) -> tuple[TablePreview, ...]:
+        """The tables that are declared otherwise, and have all of their rows computed again, by a run or a command."""
+        return tuple(t for t in self.changed if t.how in ("rebuild", "stops"))
+
     def of(self, kind: Kind) -> tuple[TablePreview, ...]:
         """Return the tables of one kind."""
         return tuple(t for t in self.tables if t.kind == kind)
@@ -154,7 +159,7 @@ def preview(
             recomputed.add(spec.table)
         tables.append(found)
     names = {s.table for s in specs}
-    for name, loaded in readers.tables_of(pipeline.name).items():
+    for name, loaded in sorted(readers.tables_of(pipeline.name).items()):
         if name not in names:
             why = f"no longer declared: it stays in the lake with its {visible_rows(loaded.current_snapshot()):,} rows"
             tables.append(TablePreview(str(name), "removed", "nothing", f"{why}, and no run adds to them"))
@@ -262,7 +267,7 @@ class _Declared:
         ]
         if done:
             rate = median(t.seconds / t.rows_read for t in done)
-            what = f"{len(done)} past backfill{'s' if len(done) > 1 else ''} of all its rows"
+            what = f"{len(done)} past backfill{'s' if len(done) > 1 else ''} of all of its rows"
             return replace(cost, seconds=rate * rows, basis=what)
         full = next((c for c in past_costs(table) if c.strategy == "full"), None)
         if full is None:

@@ -7,7 +7,7 @@ it fails, and the next preview discards it if its process was killed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan_redeclared
@@ -46,6 +46,27 @@ class Aside:
     behind: Mapping[str, tuple[str, ...]]
 
 
+def discard_left(lake: Lake, pipeline: Pipeline) -> None:
+    """Discard what killed previews of a pipeline left: nobody was shown any of it, and it keeps its tables waiting."""
+    records = Records(lake)
+
+    def is_left(record: BackfillRecord) -> bool:
+        is_elsewhere = record.is_running and record.process != owner()
+        return (record.is_unseen or record.state == "discarding") and record.is_open and not is_elsewhere
+
+    for other in records.all():
+        if other.pipeline != pipeline.name or not is_left(other):
+            continue
+        with records.exclusive():
+            record = records.get(other.id)
+            if not is_left(record):
+                continue
+            record = replace(record, state="discarding", process=owner())
+            records.save(record)
+        log.info("what an interrupted process left of %s is discarded", record.id)
+        Backfill(lake, pipeline, record).discard()
+
+
 def plan_aside(lake: Lake, pipeline: Pipeline, preview: Preview) -> BackfillPlan:
     """Plan how the changed tables of a preview, and everything downstream of them, are computed beside production.
 
@@ -54,12 +75,7 @@ def plan_aside(lake: Lake, pipeline: Pipeline, preview: Preview) -> BackfillPlan
     """
     if stopped := next((t for t in preview.changed if t.how == "waits"), None):
         raise BackfillError(stopped.why)
-    changed = {TableId.parse(t.table) for t in preview.changed if t.how in ("rebuild", "stops")}
-    if not changed:
-        raise BackfillError(
-            "no table is computed again, so there is nothing to compare: without --aside, the preview says what else "
-            "changes"
-        )
+    changed = {TableId.parse(t.table) for t in preview.recomputed}
     return plan_redeclared(lake, pipeline, changed, Records(lake).all())
 
 
@@ -77,7 +93,6 @@ def compute_aside(
         AuditFailedError: rows do not pass the audits of their table.
         LakeError: see the steps.
     """
-    _discard_left(lake, pipeline, {t.table for t in plan.tables})
     behind = {t.table: names for t in plan.tables if (names := _behind(lake, TableId.parse(t.table)))}
     made = Backfill.begin(lake, pipeline, plan, publish="manual")
     try:
@@ -92,27 +107,6 @@ def compute_aside(
         made.discard()
         raise
     return Aside(record, compared, plan.left_out, behind)
-
-
-def _discard_left(lake: Lake, pipeline: Pipeline, tables: Set[str]) -> None:
-    """Discard what killed previews of some tables left: nobody was shown any of it."""
-    records = Records(lake)
-
-    def is_left(record: BackfillRecord) -> bool:
-        is_elsewhere = record.is_running and record.process != owner()
-        return (record.is_unseen or record.state == "discarding") and record.is_open and not is_elsewhere
-
-    for other in records.all():
-        if not tables & {t.table for t in other.tables}:
-            continue
-        with records.exclusive():
-            record = records.get(other.id)
-            if not is_left(record):
-                continue
-            record = replace(record, state="discarding", process=owner())
-            records.save(record)
-        log.info("what an interrupted process left of %s is discarded", record.id)
-        Backfill(lake, pipeline, record).discard()
 
 
 def _behind(lake: LakeBase, name: TableId) -> tuple[str, ...]:

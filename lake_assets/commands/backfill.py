@@ -153,10 +153,13 @@ def _result(record: BackfillRecord) -> str:
     if record.changed_nothing:
         return f"backfill {record.id}: no row differs, so nothing was published"
     tables = f"{len(record.tables)} table{'s' if len(record.tables) > 1 else ''}"
-    return (
-        f"backfill {record.id} published {tables} in one transaction of the catalog's database; `lake-assets undo "
-        f"{record.id}` takes it back, for {record.keep_days} days"
-    )
+    return f"backfill {record.id} published {tables} in one transaction of the catalog's database; {_undo_text(record)}"
+
+
+def _undo_text(record: BackfillRecord) -> str:
+    if changed := [t.table for t in record.tables if t.redefined]:
+        return f"it cannot be undone, because the declaration of {', '.join(changed)} changed with it"
+    return f"`lake-assets undo {record.id}` takes it back, for {record.keep_days} days"
 
 
 def show_plan(planned: BackfillPlan) -> None:
@@ -346,5 +349,5 @@ def _end(loaded: Backfill, *, as_json: bool) -> None:
         text += ", and no row differed"
     elif loaded.record.state == "published":
         text += f" {loaded.record.way}".rstrip()
-        text += f"; `lake-assets undo {loaded.record.id}` takes it back, for {loaded.record.keep_days} days"
+        text += f"; {_undo_text(loaded.record)}"
     console.print(text, markup=False)

@@ -14,7 +14,7 @@ from rich.markup import escape
 from lake_assets.backfill.backfill_plan import BackfillPlan
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.declaration_preview import Cost, Preview, TablePreview, preview
-from lake_assets.backfill.preview_aside import Aside, compute_aside, plan_aside
+from lake_assets.backfill.preview_aside import Aside, compute_aside, discard_left, plan_aside
 from lake_assets.backfill.table_readers import Reader
 from lake_assets.commands.backfill import record_json, show_progress
 from lake_assets.commands.check import checked, print_mistakes, rejected_by_spark
@@ -61,10 +61,12 @@ def plan(
         else:
             print_mistakes(mistakes)
         raise typer.Exit(1)
+    if aside:
+        discard_left(lake, loaded)
     found = preview(lake, loaded, result.columns, Records(lake).all())
     if not as_json:
         _show(found, result.open)
-    computed = _computed(lake, loaded, found, samples, as_json=as_json) if aside and found.is_changed else None
+    computed = _computed(lake, loaded, found, samples, as_json=as_json) if aside else None
     if as_json:
         print_json(_json(found, result.open, computed))
     elif computed:
@@ -87,9 +89,13 @@ def _one_file(pipeline: str) -> Path:
     return find_file(pipeline)
 
 
-def _computed(lake: Lake, pipeline: Pipeline, found: Preview, samples: int, *, as_json: bool) -> Aside:
-    """Compute the changed tables aside, and print the progress."""
+def _computed(lake: Lake, pipeline: Pipeline, found: Preview, samples: int, *, as_json: bool) -> Aside | None:
+    """Compute the changed tables aside, and print the progress; None: there are none."""
     planned: BackfillPlan = plan_aside(lake, pipeline, found)
+    if not planned.tables:
+        if found.is_changed and not as_json:
+            console.print("no existing table is computed again: there is nothing to compare beside production")
+        return None
     if as_json:
         return compute_aside(lake, pipeline, planned, samples)
     for table, why in planned.left_out.items():
@@ -114,9 +120,10 @@ def _show(found: Preview, unchecked: Sequence[str]) -> None:
         console.print(f"{name} {_WORDS[t.kind]}: {escape(visible(why))}", soft_wrap=True)
         for line in _details(t):
             console.print(f"    {line}", soft_wrap=True)
-    unknown = f"; in an unknown time: {', '.join(found.unknown)}" if found.unknown else ""
-    if any(t.cost for t in found.tables):
-        console.print(f"estimated in all: {found.seconds:,.0f} s{unknown}", markup=False, soft_wrap=True)
+    unknown = [f"in an unknown time: {', '.join(found.unknown)}"] if found.unknown else []
+    known = [f"{found.seconds:,.0f} s"] if any(t.cost and t.cost.seconds is not None for t in found.tables) else []
+    if known or unknown:
+        console.print(f"estimated in all: {'; '.join([*known, *unknown])}", markup=False, soft_wrap=True)
 
 
 def _details(t: TablePreview) -> Iterator[str]:
@@ -151,7 +158,7 @@ def _setting_lines(setting: ChangedSetting) -> Iterator[str]:
 
 def _cost_text(cost: Cost) -> str:
     reads = f"{'at most ' if cost.is_bound else ''}{cost.rows:,} rows, {size(cost.bytes)}"
-    seconds = "time unknown" if cost.seconds is None else f"about {cost.seconds:,.1f} s, by {cost.basis}"
+    seconds = "time unknown" if cost.seconds is None else f"about {cost.seconds:,.1f} s, as {cost.basis} took"
     return f"estimate: reads {reads}; {seconds}"
 
 
