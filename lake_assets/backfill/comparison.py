@@ -175,11 +175,15 @@ def _compared(
         unchanged = None if partitions is None else ()
         return TableComparison(name, 0, 0, 0, key_in(loaded), unchanged, {}, (), rows=rows)
     with contextlib.ExitStack() as scope:
-        signed = _signed(lake, table, start, end, columns, scope)
-        changed = changed_rows(signed, list(columns.common), key).persist()
-        scope.callback(changed.unpersist)
-        counts = count(changed, key)
-        shown = tuple(samples_of(changed, counts, key, samples))
+        shown: tuple[Mapping[str, Any], ...] = ()
+        if not columns.common:
+            counts = _every_row(lake, table, start, end)
+        else:
+            signed = _signed(lake, table, start, end, columns, scope)
+            changed = changed_rows(signed, list(columns.common), key).persist()
+            scope.callback(changed.unpersist)
+            counts = count(changed, key)
+            shown = tuple(samples_of(changed, counts, key, samples))
         by_column = (*_changes(columns, counts), *_one_sided(lake, table, start, end, columns, samples))
     touched = None
     if partitions is not None:
@@ -188,6 +192,16 @@ def _compared(
         name, counts.inserted, counts.updated, counts.deleted, key, touched,
         {c: pair for c, pair in counts.sums.items() if pair[0] != pair[1]}, shown, by_column, rows,
     )  # fmt: skip
+
+
+def _every_row(lake: LakeBase, table: TableId, start: int | None, end: int | None) -> Counts:
+    """Return the counts of two sides without a column that both have: no row of one is a row of the other."""
+    before, after = (0 if s is None else _stored(lake, table, s).count() for s in (start, end))
+    return Counts(after, 0, before, {}, {})
+
+
+def _stored(lake: LakeBase, table: TableId, snapshot: int | None) -> DataFrame:
+    return lake.spark().read.option("versionAsOf", str(snapshot)).table(lake.sql_name(table))
 
 
 def _rows(table: Table, snapshot: int | None) -> int | None:
@@ -221,10 +235,9 @@ def _signed(
     """Return removed and added rows, with `SIGN` and the columns of both sides; equal rows may be among both."""
     if columns.is_read_alike or start is None:
         return scope.enter_context(capture(lake, table, start, end)).signed(lake.spark(), list(columns.common))
-    read = lake.spark().read
 
     def rows(snapshot: int | None, sign: int, of: Mapping[str, str]) -> DataFrame:
-        stored = read.option("versionAsOf", str(snapshot)).table(lake.sql_name(table))
+        stored = _stored(lake, table, snapshot)
         return stored.selectExpr(*(f"{value} AS {quote(c)}" for c, value in of.items()), f"{sign} AS {SIGN}")
 
     former = {
@@ -255,13 +268,15 @@ def _one_sided(
     for names, snapshot, is_added in ((columns.added, end, True), (columns.dropped, start, False)):
         if not names:
             continue
-        stored = lake.spark().read.option("versionAsOf", str(snapshot)).table(lake.sql_name(table))
+        stored = _stored(lake, table, snapshot)
         row = stored.agg(*(F.count(quote(c)).alias(f"n{n}") for n, c in enumerate(names))).first()
         assert row is not None
         for n, (column, kind) in enumerate(names.items()):
             if not is_added:
                 yield ColumnChange(column, "dropped", row[f"n{n}"], before=kind)
                 continue
-            some = stored.where(F.col(quote(column)).isNotNull()).select(quote(column)).limit(samples).collect()
-            values = tuple(r.asDict(recursive=True)[column] for r in some)
+            some = stored.where(F.col(quote(column)).isNotNull()).select(quote(column)).limit(samples * 20).collect()
+            # Some values are not hashable.
+            distinct = {repr(r[0]): r.asDict(recursive=True)[column] for r in some}
+            values = tuple(distinct.values())[:samples]
             yield ColumnChange(column, "added", row[f"n{n}"], after=kind, values=values)

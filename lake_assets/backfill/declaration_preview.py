@@ -180,7 +180,8 @@ class _Declared:
         if table is None:
             waits = [str(s) for s in spec.sources if not self.lake.exists(s)]
             once = f", once there is {', '.join(waits)}" if waits else ""
-            return TablePreview(name, "new", "rebuild", f"the next run fills it{once}", cost=self._cost(spec, None))
+            cost = self._cost(spec, None) if spec.sources else None  # raw tables read no table
+            return TablePreview(name, "new", "rebuild", f"the next run fills it{once}", cost=cost)
         if not isinstance(spec, JobSpec):
             check_owner_in(table, spec.table, spec.pipeline)
         sources = {s: t for s in spec.sources if (t := self.lake.find(s)) is not None}

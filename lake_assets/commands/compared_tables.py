@@ -12,7 +12,8 @@ from lake_assets.backfill.comparison import TableComparison
 from lake_assets.commands.printing import console, listing, visible
 
 _SIGNS = {"insert": "[green]+[/]", "delete": "[red]-[/]", "update_after": "[yellow]~[/]"}
-_SHOWN = 10
+# How many partitions, and how many values of a new column, are listed.
+_SHOWN, _VALUES = 10, 3
 
 
 def show_comparison(result: TableComparison) -> None:
@@ -41,22 +42,23 @@ def show_comparison(result: TableComparison) -> None:
 
 def column_text(change: ColumnChange) -> str:
     """Describe what differs in a column."""
-    rows = f"{change.rows:,} row{'s' if change.rows != 1 else ''}"
-    differ = f"{rows} differ{'s' if change.rows == 1 else ''}"
+    if change.rows is None:
+        return f"column {change.column} was {change.before} and is {change.after}; its values cannot be compared"
+    is_one = change.rows == 1
+    values = f"{change.rows:,} value{'' if is_one else 's'}"
+    differ = f"{change.rows:,} row{'' if is_one else 's'} differ{'s' if is_one else ''}"
     if change.rounding:
         differ += f", {change.rounding:,} of them in the last digits of floats only"
-    values = f"{change.rows:,} value{'s' if change.rows != 1 else ''}" if change.rows is not None else ""
     match change.change:
         case "added":
-            some = f", such as {', '.join(map(str, change.values[:3]))}" if change.values else ""
+            some = f", such as {', '.join(map(str, change.values[:_VALUES]))}" if change.values else ""
             return f"column {change.column} ({change.after}) is new: {values}{some}"
         case "dropped":
             return f"column {change.column} ({change.before}) is dropped, with {values}"
         case "renamed":
             return f"column {change.before} is called {change.column} now; {differ}"
         case "retyped":
-            compared = differ if change.rows is not None else "its values cannot be compared"
-            return f"column {change.column} was {change.before} and is {change.after}; {compared}"
+            return f"column {change.column} was {change.before} and is {change.after}; {differ}"
         case "values":
             return f"column {change.column}: {differ}"
 

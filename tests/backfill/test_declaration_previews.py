@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType
 
 from lake_assets import Lake, Pipeline
+from lake_assets.backfill.changed_columns import ColumnChange, shared_columns
 from lake_assets.backfill.declaration_preview import preview
+from lake_assets.commands.compared_tables import column_text
 from lake_assets.errors import TableClaimedError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
@@ -175,3 +179,23 @@ def test_a_stored_query_that_did_not_build_the_table_is_not_compared(computed: L
         )
     )
     assert step.changed_settings(computed, computed.table("agg.n"), {}) == ()
+
+
+def test_columns_are_paired_by_name_and_then_by_id() -> None:
+    text, number = StringType(), LongType()
+    before = Schema(
+        NestedField(1, "a", number), NestedField(2, "b", text), NestedField(3, "c", ListType(9, number)), NestedField(4, "d", number)
+    )  # fmt: skip
+    after = Schema(
+        NestedField(1, "a", text), NestedField(2, "bb", text), NestedField(3, "c", number), NestedField(5, "e", number)
+    )  # fmt: skip
+    shared = shared_columns(before, after)
+    assert (shared.common, shared.renamed) == ({"a": "a", "bb": "b"}, {"bb": "b"})
+    assert (shared.retyped["a"], shared.incomparable) == (("BIGINT", "STRING"), {"c"})
+    assert (shared.added, shared.dropped, shared.is_read_alike) == ({"e": "BIGINT"}, {"d": "BIGINT"}, False)
+    assert shared_columns(before, before).is_read_alike
+    assert not shared_columns(before, Schema(NestedField(7, "a", number))).is_read_alike, "another column of the name"
+    widened = shared_columns(Schema(NestedField(1, "a", IntegerType())), Schema(NestedField(1, "a", number)))
+    assert (widened.is_read_alike, widened.retyped) == (True, {"a": ("INT", "BIGINT")})
+    change = ColumnChange("c", "retyped", None, before="ARRAY<BIGINT>", after="BIGINT")
+    assert column_text(change) == "column c was ARRAY<BIGINT> and is BIGINT; its values cannot be compared"
