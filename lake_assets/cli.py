@@ -50,6 +50,7 @@ def application() -> typer.Typer:
         history,
         machine,
         metrics,
+        plan,
         rebuild,
         rejected,
         repair,
@@ -73,7 +74,7 @@ def application() -> typer.Typer:
     for command in (
         demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
-        backfill.resume, backfill.undo, repair.repair, step.step, check.check, verify.verify,
+        backfill.resume, backfill.undo, repair.repair, step.step, check.check, plan.plan, verify.verify,
         explain.explain, history.history, costs.costs, report.report, upkeep.upkeep, erase.erase, doctor.doctor,
         alerts.alerts, metrics.metrics,
     ):  # fmt: skip

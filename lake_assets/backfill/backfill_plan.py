@@ -5,7 +5,7 @@ Planning reads metadata, and the keys of a range of events with Spark. It writes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -77,12 +77,14 @@ class BackfillPlan:
         request: what was asked for, in words.
         tables: the tables, upstream first.
         left_out: tables downstream that are not part of it, with reasons.
+        is_preview: whether it is to show what a changed declaration does (`BackfillRecord.is_unseen`).
     """
 
     pipeline: str
     request: str
     tables: tuple[TablePlan, ...]
     left_out: Mapping[str, str]
+    is_preview: bool = False
 
     @property
     def seconds(self) -> float:
@@ -123,7 +125,7 @@ def plan(
             f"pipeline {pipeline.name!r} has no table {table}{nearest(str(table), names)}; it has {', '.join(names)}"
         )
     _check(lake, first)
-    below = downstream_of(specs, table) if downstream else []
+    below = downstream_of(specs, [table]) if downstream else []
     left_out = _left_out(lake, specs, [s.table for s in below], {table})
     redone = Chunks((EVERYTHING,), 1.0)
     if not selection.is_everything:
@@ -169,13 +171,41 @@ def plan_tables(
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
 
+def plan_redeclared(
+    lake: LakeBase, pipeline: Pipeline, changed: Collection[TableId], past: Sequence[BackfillRecord] = ()
+) -> BackfillPlan:
+    """Plan a backfill of all rows of tables that are declared otherwise, and of everything downstream of them.
+
+    Raises:
+        BackfillError: one of them cannot be redone aside.
+    """
+    specs = pipeline.specs(lake, alone=False)
+    for spec in (s for s in specs if s.table in changed):
+        _check(lake, spec)
+        if missing := [str(s) for s in (*spec.sources, *lookups_of(spec)) if not lake.exists(s)]:
+            raise BackfillError(
+                f"{spec.table} reads {', '.join(missing)}, which does not exist yet: `lake-assets run` with `--table "
+                f"{missing[0]}` fills it, and changes no other table"
+            )
+    below = downstream_of(specs, changed)
+    left_out = _left_out(lake, specs, [s.table for s in below], changed)
+    redone, everything = {s.table for s in below if str(s.table) not in left_out}, Chunks((EVERYTHING,), 1.0)
+    tables = [
+        _planned(lake, s, "everything" if s.table in changed else "changes", everything, past)
+        for s in specs
+        if s.table in changed or s.table in redone
+    ]
+    request = f"declared otherwise: {', '.join(t.table for t in tables if t.redo == 'everything')}"
+    return BackfillPlan(pipeline.name, request, tuple(tables), left_out, is_preview=True)
+
+
 def _selection(keys: Sequence[str] | None) -> Selection:
     return Selection(tuple(keys or ()))
 
 
-def downstream_of(specs: Sequence[Spec], table: TableId) -> list[Spec]:
-    """Return the tables that directly or indirectly read a table, upstream first, without the table itself."""
-    reached = {table}
+def downstream_of(specs: Sequence[Spec], tables: Iterable[TableId]) -> list[Spec]:
+    """Return the tables that directly or indirectly read some tables, upstream first, without these tables."""
+    reached = {*tables}
     found: list[Spec] = []
     for spec in specs:
         if spec.table not in reached and reached.intersection((*spec.sources, *lookups_of(spec))):

@@ -14,7 +14,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -62,6 +62,8 @@ class TableRecord:
         seconds: time taken.
         before, after: the table's snapshot before publishing, and the published one.
         redefined: whether columns or declaration changed with it.
+        compared: what it changes, as it was compared last: numbers of rows, in all and by column, without values of
+            rows, which an erasure would have to find; None: not yet.
     """
 
     table: str
@@ -82,6 +84,7 @@ class TableRecord:
     before: int | None = None
     after: int | None = None
     redefined: bool = False
+    compared: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> TableId:
@@ -114,6 +117,8 @@ class BackfillRecord:
         way: how its tables were published, in words; empty: not yet, or no row differed.
         has_news: whether it also publishes changes of the sources that were pending, or came while it was built.
         is_clean: whether its working copies are removed, since it has ended.
+        is_unseen: whether it is the preview of a declaration that nobody was shown yet: if its process was killed,
+            the next preview discards it.
     """
 
     id: str
@@ -135,6 +140,7 @@ class BackfillRecord:
     has_news: bool = False
     way: str = ""
     is_clean: bool = False
+    is_unseen: bool = False
 
     @property
     def files(self) -> list[Path]:
@@ -272,6 +278,14 @@ class Records:
     def undo_of(self, backfill: str) -> BackfillRecord | None:
         """Return the backfill by which an undone one was undone."""
         return next((r for r in self.all() if r.undoes == backfill and r.state == "published"), None)
+
+    def note_comparison(self, backfill: str, numbers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store what a backfill that waits for a decision changes in its tables, by table; see `TableRecord`."""
+        with self.exclusive():
+            record = self.get(backfill)
+            if record.state == "ready" and not record.process:
+                tables = (replace(t, compared=numbers.get(t.table, t.compared)) for t in record.tables)
+                self.save(replace(record, tables=tuple(tables)))
 
     def forget(self, backfill: str) -> None:
         """Delete a record, if there is one."""

@@ -72,7 +72,7 @@ class Backfill:
         tables = (TableRecord(t.table, t.redo, t.chunks, why=t.why, rows_read=t.rows_read) for t in plan.tables)
         record = BackfillRecord(
             Records(lake).new_id(), pipeline.name, plan.request, tuple(tables), publish=publish, keep_days=keep_days,
-            file=joined(pipeline.files), run=run,
+            file=joined(pipeline.files), run=run, is_unseen=plan.is_preview,
         )  # fmt: skip
         return cls(lake, pipeline, record).claimed()
 
@@ -114,7 +114,8 @@ class Backfill:
                     "backfill is published or discarded"
                 )
             loaded = cls(lake, pipeline, record)
-            loaded._save(replace(record, process=owner(), run=run or record.run))
+            # Whoever takes it over decides what becomes of it.
+            loaded._save(replace(record, process=owner(), run=run or record.run, is_unseen=False))
         return loaded
 
     # --- building -----------------------------------------------------------------------------------------------------
@@ -144,10 +145,10 @@ class Backfill:
                     outcome = self._redo(spec, at, pins)
                     self._save(self.record.with_table(_added(at, outcome)))
                     on_progress(self.record, self.record.of(spec.table))
-            waits = self.record.publish == "manual"
-            if waits:
+            if self.record.publish == "manual":
                 self._catch_up()
             # Until it waits for a decision, it is this process's: nobody else may settle or discard it.
+            waits = self.record.publish == "manual" and not self.record.is_unseen
             self._save(replace(self.record, state="ready", process="" if waits else owner()))
         except BaseException as e:
             state = "failed" if isinstance(e, Exception) else "building"

@@ -1,4 +1,4 @@
-"""Compare the tables of a backfill before and after it: changed rows, partitions, sums of numbers, and samples.
+"""Compare the tables of a backfill before and after it: changed rows and columns, partitions, sums, and samples.
 
 The two states are two snapshots of one table, so the change feed has what differs, and the cost follows that. Before
 publishing, the table is one in the side catalog that nobody else sees.
@@ -7,27 +7,39 @@ publishing, the table is one in the side catalog that nobody else sees.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
+from lake_assets.backfill.changed_columns import (
+    ColumnChange,
+    Counts,
+    SharedColumns,
+    changed_rows,
+    count,
+    shared_columns,
+)
+from lake_assets.backfill.changed_columns import samples as samples_of
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.capture import capture
+from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import BackfillError, StaleBackfillError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import now_ms, read_metadata, read_metadata_at
+from lake_assets.lake.metadata.row_counts import rows_in
 from lake_assets.lake.metadata.working_copies import grafted
 from lake_assets.tables.partitioning.partition_changes import partition_changes
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from lake_assets.tables.writing.table_ddl import columns_of, key_in
+from lake_assets.tables.writing.table_ddl import key_in
 
-_CHANGE = "_change_type"
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _COMPARED = "compared"
 
 
@@ -36,11 +48,14 @@ class TableComparison:
     """What a backfill changes in one table.
 
     Attributes:
-        inserted, updated, deleted: numbers of rows; without a key, an updated row is a deleted and an inserted one.
-        key: columns that identify a row; with them, each changed row is one changed key.
+        inserted, updated, deleted: numbers of rows that differ in the columns that are on both sides; without a key, an
+            updated row is a deleted and an inserted one.
+        key: columns that identify a row on both sides; with them, each changed row is one changed key.
         partitions: keys of the changed partitions; None: the table has no `partitions`.
         sums: by numeric column outside the key, the sums over the changed rows, before and after.
-        samples: some changed rows, with `_change_type`.
+        samples: some changed rows, as they were and as they are, with `_change_type`.
+        columns: the columns that differ: how many rows do so in each, and which columns are new, dropped or renamed.
+        rows: number of rows before and after; None: unknown.
     """
 
     table: str
@@ -51,11 +66,24 @@ class TableComparison:
     partitions: tuple[str, ...] | None
     sums: Mapping[str, tuple[Any, Any]]
     samples: tuple[Mapping[str, Any], ...]
+    columns: tuple[ColumnChange, ...] = ()
+    rows: tuple[int | None, int | None] = (None, None)
 
     @property
     def changed(self) -> int:
         """Number of changed rows."""
         return self.inserted + self.updated + self.deleted
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether neither rows nor columns differ."""
+        return not self.changed and not self.columns
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the comparison as JSON values for the record of a backfill, without any value of a row."""
+        own = {"inserted": self.inserted, "updated": self.updated, "deleted": self.deleted, "rows": list(self.rows)}
+        columns = [{k: v for k, v in asdict(c).items() if k != "values"} for c in self.columns]
+        return {**own, "columns": columns, "at": time.time()}
 
 
 def compare(
@@ -85,7 +113,8 @@ def compare(
     side = SideLake(lake, record) if record.is_open else None
     for t in record.tables:
         with _two_snapshots(lake, side, record, t) as states:
-            yield _compared(states, t.table, partitions.get(t.table), samples)
+            former_key = key_in(lake.table(t.table)) if side else key_in(states.lake.table(states.table))
+            yield _compared(states, t.table, former_key, partitions.get(t.table), samples)
 
 
 @dataclass(frozen=True)
@@ -134,39 +163,120 @@ def _two_snapshots(
         yield _TwoSnapshots(side.lake, name, start_id, end_id)
 
 
-def _compared(states: _TwoSnapshots, name: str, partitions: Partitions | None, samples: int) -> TableComparison:
+def _compared(
+    states: _TwoSnapshots, name: str, former_key: Sequence[str], partitions: Partitions | None, samples: int
+) -> TableComparison:
     lake, table, start, end = states.lake, states.table, states.start, states.end
-    key, types = key_in(lake.table(table)), columns_of(lake, table)
+    loaded = lake.table(table)
+    rows = (_rows(loaded, start), _rows(loaded, end))
+    columns = shared_columns(_schema(loaded, start if start is not None else end), _schema(loaded, end))
+    key = _key_on_both_sides(former_key, key_in(loaded), columns)
     if start == end:
-        return TableComparison(name, 0, 0, 0, key, None if partitions is None else (), {}, ())
-    numbers = [c for c, kind in types.items() if kind.split("(")[0] in _NUMBERS and c not in key]
-    with capture(lake, table, start, end) as captured:
-        feed = captured.feed(lake.spark(), list(key) or None).persist()
-        try:
-            row = feed.agg(*_counts(), *_sums(feed, numbers)).first()
-            assert row is not None
-            shown = feed.orderBy(*map(quote, key), _CHANGE).limit(samples).collect()
-        finally:
-            feed.unpersist()
-    changed = None
+        unchanged = None if partitions is None else ()
+        return TableComparison(name, 0, 0, 0, key_in(loaded), unchanged, {}, (), rows=rows)
+    with contextlib.ExitStack() as scope:
+        shown: tuple[Mapping[str, Any], ...] = ()
+        if not columns.common:
+            counts = _every_row(lake, table, start, end)
+        else:
+            signed = _signed(lake, table, start, end, columns, scope)
+            changed = changed_rows(signed, list(columns.common), key).persist()
+            scope.callback(changed.unpersist)
+            counts = count(changed, key)
+            shown = tuple(samples_of(changed, counts, key, samples))
+        by_column = (*_changes(columns, counts), *_one_sided(lake, table, start, end, columns, samples))
+    touched = None
     if partitions is not None:
-        changed = tuple(sorted(k for k in partition_changes(lake, table, partitions, start, end) if k is not None))
-    sums = {c: (row[f"b{n}"], row[f"a{n}"]) for n, c in enumerate(numbers)}
+        touched = tuple(sorted(k for k in partition_changes(lake, table, partitions, start, end) if k is not None))
     return TableComparison(
-        name, row["insert"], row["update_after"], row["delete"], key, changed,
-        {c: pair for c, pair in sums.items() if pair[0] != pair[1]},
-        tuple(r.asDict(recursive=True) for r in shown),
+        name, counts.inserted, counts.updated, counts.deleted, key, touched,
+        {c: pair for c, pair in counts.sums.items() if pair[0] != pair[1]}, shown, by_column, rows,
     )  # fmt: skip
 
 
-def _counts() -> list[Any]:
-    return [F.count_if(F.col(_CHANGE) == kind).alias(kind) for kind in ("insert", "update_after", "delete")]
+def _every_row(lake: LakeBase, table: TableId, start: int | None, end: int | None) -> Counts:
+    """Return the counts of two sides without a column that both have: no row of one is a row of the other."""
+    before, after = (0 if s is None else _stored(lake, table, s).count() for s in (start, end))
+    return Counts(after, 0, before, {}, {})
 
 
-def _sums(feed: DataFrame, numbers: list[str]) -> list[Any]:
-    before, after = F.col(_CHANGE).isin("delete", "update_before"), F.col(_CHANGE).isin("insert", "update_after")
-    return [
-        F.sum(F.when(side, F.col(quote(c)))).alias(f"{name}{n}")
-        for n, c in enumerate(numbers)
-        for name, side in (("b", before), ("a", after))
-    ]
+def _stored(lake: LakeBase, table: TableId, snapshot: int | None) -> DataFrame:
+    return lake.spark().read.option("versionAsOf", str(snapshot)).table(lake.sql_name(table))
+
+
+def _rows(table: Table, snapshot: int | None) -> int | None:
+    return rows_in(table, table.snapshot_by_id(snapshot)) if snapshot is not None else 0
+
+
+def _schema(table: Table, snapshot: int | None) -> Schema:
+    at = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    return table.schemas()[at.schema_id] if at is not None and at.schema_id is not None else table.schema()
+
+
+def _key_on_both_sides(before: Sequence[str], after: Sequence[str], columns: SharedColumns) -> tuple[str, ...]:
+    """Return columns that identify a row before and after; empty: there are none.
+
+    A key that has all columns of another key identifies whatever that one does.
+    """
+    for key, other in ((after, before), (before, after)):
+        if other and set(other) <= set(key) and all(columns.common.get(k) == k for k in key):
+            return tuple(key)
+    return ()
+
+
+def _signed(
+    lake: LakeBase,
+    table: TableId,
+    start: int | None,
+    end: int | None,
+    columns: SharedColumns,
+    scope: contextlib.ExitStack,
+) -> DataFrame:
+    """Return removed and added rows, with `SIGN` and the columns of both sides; equal rows may be among both."""
+    if columns.is_read_alike or start is None:
+        return scope.enter_context(capture(lake, table, start, end)).signed(lake.spark(), list(columns.common))
+
+    def rows(snapshot: int | None, sign: int, of: Mapping[str, str]) -> DataFrame:
+        stored = _stored(lake, table, snapshot)
+        return stored.selectExpr(*(f"{value} AS {quote(c)}" for c, value in of.items()), f"{sign} AS {SIGN}")
+
+    former = {
+        c: f"try_cast({quote(o)} AS {columns.types[c]})" if c in columns.retyped else quote(o)
+        for c, o in columns.common.items()
+    }
+    return rows(start, -1, former).unionAll(rows(end, 1, {c: quote(c) for c in columns.common}))
+
+
+def _changes(columns: SharedColumns, counts: Counts) -> Iterator[ColumnChange]:
+    """Yield the columns of both sides that differ in values, name or type."""
+    for column, former in columns.common.items():
+        rows, rounding = counts.columns.get(column, (0, 0))
+        if former != column:
+            yield ColumnChange(column, "renamed", rows, rounding, former, column)
+        elif column in columns.retyped:
+            yield ColumnChange(column, "retyped", rows, rounding, *columns.retyped[column])
+        elif rows:
+            yield ColumnChange(column, "values", rows, rounding)
+    for column in sorted(columns.incomparable):
+        yield ColumnChange(column, "retyped", None, 0, *columns.retyped[column])
+
+
+def _one_sided(
+    lake: LakeBase, table: TableId, start: int | None, end: int | None, columns: SharedColumns, samples: int
+) -> Iterator[ColumnChange]:
+    """Yield the columns that only one side has, with their number of values."""
+    for names, snapshot, is_added in ((columns.added, end, True), (columns.dropped, start, False)):
+        if not names:
+            continue
+        stored = _stored(lake, table, snapshot)
+        row = stored.agg(*(F.count(quote(c)).alias(f"n{n}") for n, c in enumerate(names))).first()
+        assert row is not None
+        for n, (column, kind) in enumerate(names.items()):
+            if not is_added:
+                yield ColumnChange(column, "dropped", row[f"n{n}"], before=kind)
+                continue
+            some = stored.where(F.col(quote(column)).isNotNull()).select(quote(column)).limit(samples * 20).collect()
+            # Some values are not hashable.
+            distinct = {repr(r[0]): r.asDict(recursive=True)[column] for r in some}
+            values = tuple(distinct.values())[:samples]
+            yield ColumnChange(column, "added", row[f"n{n}"], after=kind, values=values)

@@ -183,6 +183,9 @@ class SideLake:
 
     def _write(self, table: Table, metadata: Metadata, name: str, folder: str = "") -> str:
         path = f"{folder or self.folder(table)}/00000-{name}-{now_ms()}.metadata.json"
+        # Iceberg refuses a history that ends more than a minute after the last update, which is main's last commit.
+        times = (entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ()))
+        metadata = {**metadata, "last-updated-ms": max([metadata["last-updated-ms"], *times])}
         with table.io.new_output(path).create() as file:
             file.write(json.dumps(metadata, separators=(",", ":")).encode())
         return path

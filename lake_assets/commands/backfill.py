@@ -14,10 +14,10 @@ from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Reco
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.backfills import undo as begin_undo
 from lake_assets.backfill.cleanup import discard_without_record
-from lake_assets.backfill.comparison import TableComparison
 from lake_assets.backfill.comparison import compare as compared
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.row_selection import Selection
+from lake_assets.commands.compared_tables import show_comparison
 from lake_assets.commands.printing import console, listing, local, print_json, size, stderr, visible
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
 from lake_assets.errors import (
@@ -111,7 +111,7 @@ def run(begun: Backfill, *, as_json: bool) -> None:
             begun.build()
         else:
             with console.status(f"backfill {backfill_id}: building") as status:
-                begun.build(lambda record, at: _show_progress(record, at))
+                begun.build(lambda record, at: show_progress(record, at))
                 status.update(f"backfill {backfill_id}: publishing")
         if begun.record.publish == "auto":
             begun.publish()
@@ -130,7 +130,8 @@ def run(begun: Backfill, *, as_json: bool) -> None:
     console.print(_result(begun.record), markup=False)
 
 
-def _show_progress(record: BackfillRecord, at: TableRecord) -> None:
+def show_progress(record: BackfillRecord, at: TableRecord) -> None:
+    """Print what a piece of work has done to a table."""
     done = f"{at.done} of {len(at.chunks)} chunks, " if len(at.chunks) > 1 else ""
     console.print(
         f"{escape(at.table)}: {done}+{at.inserted:,} ~{at.updated:,} -{at.deleted:,} in {at.seconds:.1f} s "
@@ -152,10 +153,13 @@ def _result(record: BackfillRecord) -> str:
     if record.changed_nothing:
         return f"backfill {record.id}: no row differs, so nothing was published"
     tables = f"{len(record.tables)} table{'s' if len(record.tables) > 1 else ''}"
-    return (
-        f"backfill {record.id} published {tables} in one transaction of the catalog's database; `lake-assets undo "
-        f"{record.id}` takes it back, for {record.keep_days} days"
-    )
+    return f"backfill {record.id} published {tables} in one transaction of the catalog's database; {_undo_text(record)}"
+
+
+def _undo_text(record: BackfillRecord) -> str:
+    if changed := [t.table for t in record.tables if t.redefined]:
+        return f"it cannot be undone, because the declaration of {', '.join(changed)} changed with it"
+    return f"`lake-assets undo {record.id}` takes it back, for {record.keep_days} days"
 
 
 def show_plan(planned: BackfillPlan) -> None:
@@ -263,7 +267,7 @@ def compare(
     pipeline: PipelineOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a backfill changes, or has changed: rows, keys, partitions, sums of numbers, and sample rows."""
+    """Show what a backfill changes, or has changed: rows, columns, partitions, sums of numbers, and sample rows."""
     lake = Lake.load_existing()
     record = settled(lake, Records(lake).get(backfill))
     specs = pipeline_of_record(lake, record, pipeline).specs(lake, alone=False)
@@ -272,28 +276,11 @@ def compare(
     for result in compared(lake, record, partitions, samples):
         results.append(result)
         if not as_json:
-            _show(result)
+            show_comparison(result)
+    if record.state == "ready":
+        Records(lake).note_comparison(record.id, {r.table: r.numbers() for r in results})
     if as_json:
         print_json(results)
-
-
-def _show(result: TableComparison) -> None:
-    keys = f", {result.changed:,} key{'s' if result.changed != 1 else ''}" if result.key else ""
-    console.print(
-        f"[bold]{escape(result.table)}[/]: {result.inserted:,} inserted, {result.updated:,} updated, "
-        f"{result.deleted:,} deleted{keys}"
-    )
-    if result.partitions:
-        shown = ", ".join(result.partitions[:10]) + (", ..." if len(result.partitions) > 10 else "")
-        console.print(escape(f"  partitions ({len(result.partitions)}): {shown}"))
-    for column, (before, after) in result.sums.items():
-        console.print(escape(f"  sum of {column} over these rows: {before} before, {after} after"))
-    if result.samples:
-        columns = ("" if c == "_change_type" else escape(visible(c)) for c in result.samples[0])
-        printed = listing(*columns, fold=True, style="dim")
-        for row in result.samples:
-            printed.add_row(*(escape(visible(str(v))) for v in row.values()))
-        console.print(printed)
 
 
 def publish(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
@@ -362,5 +349,5 @@ def _end(loaded: Backfill, *, as_json: bool) -> None:
         text += ", and no row differed"
     elif loaded.record.state == "published":
         text += f" {loaded.record.way}".rstrip()
-        text += f"; `lake-assets undo {loaded.record.id}` takes it back, for {loaded.record.keep_days} days"
+        text += f"; {_undo_text(loaded.record)}"
     console.print(text, markup=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ from lake_assets.facade import Lake
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.pipeline_checks import CheckResult
 from lake_assets.pipeline.pipeline_checks import check as check_pipeline
 from lake_assets.pipeline.spark_syntax import syntax_mistakes
 
@@ -30,18 +33,14 @@ def check(
 
     Reads metadata only. Spark is started to ask its parser about the SQL of the models.
     """
-    loaded, wrong = Pipeline.load_what_is_right(find_file(pipeline))
-    if loaded is None:
-        raise PipelineError("\n".join(wrong))
-    lake = Lake.load()
+    file, lake = find_file(pipeline), Lake.load()
     if not lake.is_there:
         console.print(f"no lake at {lake.config.home} yet", markup=False, soft_wrap=True)
         lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": _NO_LAKE}}))
-    result = check_pipeline(loaded, lake)
-    rejected, unasked = _rejected_by_spark(loaded, lake)
-    mistakes = list(dict.fromkeys([*wrong, *result.mistakes, *rejected]))
-    for message in mistakes:
-        console.print(message, markup=False, soft_wrap=True)
+    loaded, result = checked(file, lake)
+    rejected, unasked = rejected_by_spark(loaded, lake)
+    mistakes = list(dict.fromkeys([*result.mistakes, *rejected]))
+    print_mistakes(mistakes)
     for message in [*result.open, *unasked]:
         console.print(f"not checked yet: {message}", markup=False, soft_wrap=True)
     if mistakes:
@@ -53,7 +52,26 @@ def check(
     console.print(f"pipeline {loaded.name}: {' and '.join(parts)}, no mistake found", markup=False)
 
 
-def _rejected_by_spark(pipeline: Pipeline, lake: Lake) -> tuple[list[str], list[str]]:
+def checked(file: Path, lake: Lake) -> tuple[Pipeline, CheckResult]:
+    """Load the pipeline of a file, and find all of its mistakes that metadata show.
+
+    Raises:
+        PipelineError: nothing of the file can be used.
+    """
+    loaded, wrong = Pipeline.load_what_is_right(file)
+    if loaded is None:
+        raise PipelineError("\n".join(wrong))
+    result = check_pipeline(loaded, lake)
+    return loaded, replace(result, mistakes=tuple(dict.fromkeys([*wrong, *result.mistakes])))
+
+
+def print_mistakes(mistakes: Iterable[str]) -> None:
+    """Print each mistake on a line."""
+    for message in mistakes:
+        console.print(message, markup=False, soft_wrap=True)
+
+
+def rejected_by_spark(pipeline: Pipeline, lake: Lake) -> tuple[list[str], list[str]]:
     """Return the models that Spark's parser rejects, and why it could not be asked."""
     specs = [s for s in pipeline.declared.read(lake, alone=False).specs if isinstance(s, ModelSpec)]
     if not specs:

@@ -17,6 +17,7 @@ from lake_assets.ingest.staging.due_records import generation_of
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase
 from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
+from lake_assets.tables.table_step import ChangedSetting, differing_settings, setting_text
 from lake_assets.tables.writing.table_ddl import columns_of, key_in, key_set_of
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY
 
@@ -102,6 +103,14 @@ def reason_to_rebuild(lake: LakeBase, spec: FinalSpec, table: Table, staging: Ta
         ]:
             return f"{', '.join(changed)} changed, so the hashes that identify rows change as well"
     return None
+
+
+def changed_settings(spec: FinalSpec, table: Table, staging: Table) -> tuple[ChangedSetting, ...]:
+    """Return the settings that a table's rows were not computed by. Reads only the catalog."""
+    spec = spelled_as(spec, staging)
+    stored, declared = _stored_declaration(spec, table, staging), declaration(spec, staging)
+    names = (n for n in dict.fromkeys([*stored, *declared]) if n != GENERATION)
+    return differing_settings({n: (setting_text(stored.get(n)), setting_text(declared.get(n))) for n in names})
 
 
 def _stored_declaration(spec: FinalSpec, table: Table, staging: Table) -> dict[str, Any]:

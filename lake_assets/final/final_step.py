@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from lake_assets.capture import capture
 from lake_assets.errors import NotRunError, Refused
 from lake_assets.final.batch import Batch
-from lake_assets.final.declaration import pending_of, reason_to_rebuild
+from lake_assets.final.declaration import changed_settings, pending_of, reason_to_rebuild
 from lake_assets.final.events.few_events import FewEvents
 from lake_assets.final.events.repeated_snapshots import reason_to_restart
 from lake_assets.final.events.staging_events import has_other_keys, window_events
@@ -45,6 +45,7 @@ from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
 from lake_assets.tables.table_step import (
     REQUESTED,
+    ChangedSetting,
     EmptySources,
     Pins,
     StepTables,
@@ -121,6 +122,13 @@ class FinalStep(TableStep[FinalSpec, Pins]):
         if backfill := review_of(table):
             return f"{in_review(self.spec.table, backfill)}"
         return f"{why}: the next run computes it again from {row_count(staging) or 0:,} events of {self.spec.staging}"
+
+    def changed_settings(
+        self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]
+    ) -> tuple[ChangedSetting, ...]:
+        """Return the settings that the rows were not computed by."""
+        staging = sources.get(self.spec.staging)
+        return changed_settings(self.spec, table, staging) if staging is not None else ()
 
     def due(self, lake: LakeBase, rebuild: str) -> DueFinal | Outcome:
         """Return the step, or the outcome if there is nothing to do; `rebuild`: why to absorb all of staging, if so."""

@@ -18,6 +18,7 @@ from lake_assets.models.sql.sql_errors import Origin
 from lake_assets.tables.audits.audit_kinds import Audit, EqualsQuery
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown
+from lake_assets.tables.table_step import ChangedSetting, differing_settings
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 DECLARED_PROPERTY = "lake-assets.declared"
@@ -157,6 +158,29 @@ def spec_of(name: TableId, table: Table) -> ModelSpec:
         span=Span(**declaration["span"]) if declaration["span"] else None,
         partitions=_partitions_of(declaration["partitions"]) if declaration.get("partitions") else None,
     )
+
+
+def changed_settings(spec: ModelSpec, table: Table) -> tuple[ChangedSetting, ...]:
+    """Return what a model declares otherwise than the model that built a table; empty: the table does not say."""
+    if not is_of_query(table):
+        return (ChangedSetting("computed by", "code", "a query"),)
+    built = spec_of(spec.table, table)
+    if built.definition != table.properties.get(FINGERPRINT_PROPERTY):
+        return ()  # the fingerprint of another version, or the stored query is not the one that built the table
+    is_same_query = _query_of(built) == _query_of(spec)
+    return differing_settings({
+        "sql": ("", "") if is_same_query else (built.sql.strip(), spec.sql.strip()),
+        "key": (", ".join(built.key), ", ".join(spec.key)),
+        "partitions": (_partition_text(built), _partition_text(spec)),
+    })  # fmt: skip
+
+
+def _query_of(spec: ModelSpec) -> str:
+    return fingerprint(parse(str(spec.table), spec.sql), spec.sql)
+
+
+def _partition_text(spec: ModelSpec) -> str:
+    return spec.partitions.field.sql if spec.partitions else ""
 
 
 def _partitions_json(partitions: Partitions) -> dict[str, Any]:

@@ -197,6 +197,9 @@ def _metadata(record: BackfillRecord, comparison: TableComparison) -> dict[str, 
     }
     if comparison.partitions:
         metadata["partitions"] = ", ".join(comparison.partitions[:1_000])
+    if comparison.columns:
+        rows = [(c.column, c.change, "" if c.rows is None else f"{c.rows:,}") for c in comparison.columns]
+        metadata["columns"] = dg.MetadataValue.md("\n".join(_markdown(("column", "change", "rows"), rows)))
     if sums:
         metadata["sums of changed rows"] = dg.MetadataValue.md(
             "\n".join(_markdown(("column", "before", "after"), sums))

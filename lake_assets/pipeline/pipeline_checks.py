@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
 
@@ -40,10 +40,12 @@ class CheckResult:
     Attributes:
         mistakes: the mistakes found.
         open: checks that are not possible yet, with reasons.
+        columns: by SQL model, the names of its columns, as far as metadata tell.
     """
 
     mistakes: tuple[str, ...]
     open: tuple[str, ...] = ()
+    columns: Mapping[TableId, tuple[str, ...]] = field(default_factory=dict[TableId, tuple[str, ...]])
 
 
 def check(pipeline: Pipeline, lake: LakeBase) -> CheckResult:
@@ -62,7 +64,8 @@ def check(pipeline: Pipeline, lake: LakeBase) -> CheckResult:
     problems += checks.of_partitions()
     problems += checks.of_audits()
     # Each model of a circle has the same one.
-    return CheckResult(tuple(dict.fromkeys(problems)), (*checks.unknown_sources, *checks.unknown_tables()))
+    columns = {table: tuple(types) for table, types in checks.outputs.items()}
+    return CheckResult(tuple(dict.fromkeys(problems)), (*checks.unknown_sources, *checks.unknown_tables()), columns)
 
 
 class _Checks:

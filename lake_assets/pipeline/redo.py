@@ -186,6 +186,8 @@ def _described(lake: LakeBase, spec: Spec, outcome: Outcome, before: Table | Non
     if old is None or has_counts(snapshot):
         return outcome
     types = {c: k for c, k in columns_of(lake, spec.table).items() if c in old.columns and not incomparable({c: k})}
+    if not types:  # the table has other columns altogether
+        return replace(outcome, inserted=details[ROWS_AFTER], updated=0, deleted=details[ROWS_BEFORE])
     listed = [quote(c) for c in types]
     key = [k for k in key_in(after) if k in types]
     old = old.selectExpr(*(f"try_cast({quote(c)} AS {k}) AS {quote(c)}" for c, k in types.items()))

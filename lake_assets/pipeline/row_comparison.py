@@ -37,6 +37,13 @@ def totals(counted: DataFrame) -> tuple[int, int, int]:
     return row[EXPECTED], row[FOUND], row["_different"]
 
 
+def near(a: Column, b: Column) -> Column:
+    """Return whether two numbers are equal up to rounding; may be null if one of them is."""
+    size = F.greatest(F.abs(a), F.abs(b))
+    # In Spark, NaN is greater than infinity and equal to itself.
+    return a.eqNullSafe(b) | ((size < F.lit(math.inf)) & (F.abs(a - b) <= F.lit(TOLERANCE) * size))
+
+
 def beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
     """Drop differing rows that differ only in the last digits of floats.
 
@@ -52,11 +59,6 @@ def beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
     def side(more: str, less: str) -> Column:
         times = F.greatest(F.col(more) - F.col(less), F.lit(0)).cast("int")
         return F.sort_array(F.flatten(F.collect_list(F.array_repeat(values, times))))
-
-    def near(a: Column, b: Column) -> Column:
-        size = F.greatest(F.abs(a), F.abs(b))
-        # In Spark, NaN is greater than infinity and equal to itself.
-        return a.eqNullSafe(b) | ((size < F.lit(math.inf)) & (F.abs(a - b) <= F.lit(TOLERANCE) * size))
 
     def all_near(a: Column, b: Column) -> Column:
         return reduce(Column.__and__, (near(a[f"f{n}"], b[f"f{n}"]) for n in range(len(floats))))

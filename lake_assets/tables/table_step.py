@@ -5,6 +5,7 @@ Each kind of table has a class of its own, beside the code that computes its row
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -74,6 +75,30 @@ def in_review(table: TableId, backfill: str) -> DefinitionChangedError:
         f"{table} stays as it is, because the open backfill {backfill} brings its new declaration: publish it "
         f"(`lake-assets publish {backfill}`) or discard it (`lake-assets discard {backfill}`)"
     )
+
+
+@dataclass(frozen=True)
+class ChangedSetting:
+    """A setting that is declared otherwise than when the rows of a table were computed.
+
+    Attributes:
+        name: the setting.
+        before, after: its values as text, the SQL of a query in full; empty: there is none, or it is not stored.
+    """
+
+    name: str
+    before: str
+    after: str
+
+
+def setting_text(value: object) -> str:
+    """Return the value of a setting as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if value else ""
+
+
+def differing_settings(pairs: Mapping[str, tuple[str, str]]) -> tuple[ChangedSetting, ...]:
+    """Return the settings whose two values differ."""
+    return tuple(ChangedSetting(name, before, after) for name, (before, after) in pairs.items() if before != after)
 
 
 @dataclass(frozen=True)
@@ -194,6 +219,13 @@ class TableStep(ABC, Generic[S, P]):
         """Return what the next step does with an existing table because its declaration has changed, as a sentence;
         empty: it has not. Reads metadata only."""
         return ""
+
+    def changed_settings(
+        self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]
+    ) -> tuple[ChangedSetting, ...]:
+        """Return what is declared otherwise than when an existing table was computed, as far as the table stores it.
+        Reads metadata only."""
+        return ()
 
     def recovery(self, option: str = "") -> str:
         """Return how to go on after lost history; `option` is the setting by which the next run does so by itself."""

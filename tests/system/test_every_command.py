@@ -78,6 +78,7 @@ def test_every_command_about_a_lake(elsewhere: dict[str, str], tmp_path: Path) -
         ("report", "--html", str(tmp_path / "lake.html")),
         *(("verify", table, *of) for table in ("final.notes", "agg.stars")),
         ("explain", "agg.stars", *of),
+        ("plan", name),
         ("capture", "final.notes"),
         ("changes", "final.notes", "--key", "id"),
         ("changes", "final.notes", "--key", "id", "--as", "agg.changes"),

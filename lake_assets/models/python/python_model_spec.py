@@ -15,8 +15,33 @@ from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown, in_words
+from lake_assets.tables.table_step import ChangedSetting, differing_settings, setting_text
 
 _PREFIX = "python:"
+
+
+# What a stored definition consists of, in this order.
+_STORED = ("write", "key", "replace", "inputs", "parameters", "reach", "version", "partitions")
+
+
+def changed_settings(spec: PythonModelSpec, stored: str | None) -> tuple[ChangedSetting, ...]:
+    """Return what a model declares otherwise than by a table's stored definition; empty: that does not say.
+
+    A definition has the hash of a template in place of its SQL, and nothing of the function.
+    """
+    if stored is None or stored == spec.definition:
+        return ()
+    if not stored.startswith(_PREFIX):
+        return (ChangedSetting("computed by", "a query", "code"),)
+    try:
+        before, after = (json.loads(d.removeprefix(_PREFIX)) for d in (stored, spec.definition))
+        pairs = {name: (setting_text(a), setting_text(b)) for name, a, b in zip(_STORED, before, after, strict=True)}
+    except (ValueError, TypeError):
+        return ()  # of another version
+    function = spec.model.function
+    if isinstance(function, SqlTemplate) and pairs["version"][0] != pairs["version"][1]:
+        pairs = {"sql": ("", function.text.strip()), **{n: p for n, p in pairs.items() if n != "version"}}
+    return differing_settings(pairs)
 
 
 def ignored_lookups(definition: str) -> frozenset[str]:

@@ -14,13 +14,14 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.operators.kept_frames import types_of
 from lake_assets.models.python.function_call import FunctionCall
 from lake_assets.models.python.model_inputs import replaced_columns
-from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.models.python.python_model_spec import PythonModelSpec, changed_settings
 from lake_assets.models.python.result_writes import ResultWriter
 from lake_assets.models.steps.model_step import ComputedModel, DueModel, ModelStep, StepResult
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed
 from lake_assets.tables.pending_windows import Window, window_of
+from lake_assets.tables.table_step import ChangedSetting
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import columns_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, KEY_PROPERTY, PAST_PROPERTY
@@ -77,6 +78,12 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
     def is_stopped_by_change(self) -> bool:
         """Whether a changed declaration stops the table."""
         return self.spec.model.on_query_change == "stop"
+
+    def changed_settings(
+        self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]
+    ) -> tuple[ChangedSetting, ...]:
+        """Return what differs from the declaration that the table was computed by, also if its rows are kept."""
+        return changed_settings(self.spec, table.properties.get(FINGERPRINT_PROPERTY))
 
     def check_due(self, due: DueModel) -> None:
         """Raise DefinitionChangedError if the declaration has changed, and the model is declared to stop."""

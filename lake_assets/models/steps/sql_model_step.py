@@ -23,7 +23,7 @@ from lake_assets.errors import DefinitionChangedError, HistoryError, ModelError,
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line, wrapped_value_error
 from lake_assets.lake.metadata.refresh_state import refresh_state
-from lake_assets.models.model_spec import ModelSpec, is_of_query, spec_of
+from lake_assets.models.model_spec import ModelSpec, changed_settings, is_of_query, spec_of
 from lake_assets.models.operators.kept_frames import Frames, types_of
 from lake_assets.models.operators.operator_types import mixed_types_reason
 from lake_assets.models.sql.model_plan import ModelPlan
@@ -42,7 +42,7 @@ from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_step import review_of
+from lake_assets.tables.table_step import ChangedSetting, review_of
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import columns_of
 
@@ -98,6 +98,12 @@ class SqlModelStep(ModelStep[ModelSpec]):
                 f"`on_query_change: stop`. Restore them, or run `lake-assets rebuild {name}` to compute the table "
                 "again. With `on_query_change: rebuild`, the next run does so"
             )
+
+    def changed_settings(
+        self, lake: LakeBase, table: Table, sources: Mapping[TableId, Table]
+    ) -> tuple[ChangedSetting, ...]:
+        """Return what differs from the query that built the table, and from its key and partitions."""
+        return () if self.is_same_definition(table) else changed_settings(self.spec, table)
 
     def former(self, table: Table | None) -> SqlModelStep | None:
         """Return the step by the query that built a table, while a backfill with the declared one is open."""
