@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from lake_assets.errors import LakeError
+from lake_assets.health.late_tables import late_tables, targets_of
 from lake_assets.health.table_status import TableStatus, table_status
 from lake_assets.health.upkeep_status import UpkeepStatus, upkeep_statuses
 from lake_assets.lake import LakeBase, TableId
@@ -44,7 +45,8 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
         for found in (kept.get(t.table),)
         for claims in (found.claims if found else (),)
     ]
-    return LakeStatus(with_upstream(with_services(lake, with_failures(lake, tables))), kept, unread)
+    tables = with_targets(lake, with_services(lake, with_failures(lake, tables)), pipelines)
+    return LakeStatus(with_upstream(tables), kept, unread)
 
 
 def quick_status(lake: LakeBase) -> list[TableStatus]:
@@ -96,6 +98,14 @@ def with_services(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableSt
         replace(t, source=state.text, source_fails=not state.is_well) if state else t
         for t in (*tables, *missing)
         for state in (states.get(t.table),)
+    ]
+
+
+def with_targets(lake: LakeBase, tables: Sequence[TableStatus], pipelines: Sequence[Pipeline]) -> list[TableStatus]:
+    """Return the tables with their target lags, and what is wrong with these."""
+    targets, late = targets_of(lake, pipelines), late_tables(lake, pipelines)
+    return [
+        replace(t, target_lag=targets.get(t.table), late=late[t.table].text if t.table in late else "") for t in tables
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -31,6 +32,16 @@ def pipeline_lags(lake: LakeBase, specs: Sequence[Spec], now: float) -> list[Tab
         if windows:
             pending[str(spec.table)] = windows
     return table_lags(lake, specs, pending, now)
+
+
+def targets_of(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, float]:
+    """Return the declared lags by table, in seconds; pipelines that cannot be read are left out."""
+    targets: dict[str, float] = {}
+    for pipeline in pipelines:
+        with contextlib.suppress(LakeError):
+            specs = pipeline.specs(lake, alone=False)
+            targets |= {str(s.table): s.shown.target_lag for s in specs if s.shown.target_lag is not None}
+    return targets
 
 
 def late_tables(lake: LakeBase, pipelines: Sequence[Pipeline], now: float | None = None) -> dict[str, UnkeptTarget]:

@@ -58,6 +58,8 @@ class TableStatus:
         history: by source of another program, how long that keeps the snapshot that was absorbed.
         source: of a raw table whose source is read live: how the service that reads it is.
         source_fails: whether that service is not running, or cannot read or land.
+        target_lag: how many seconds the table may be behind what has arrived in the lake; None: no target is declared.
+        late: that the target is exceeded, or that no run can keep it, with what takes the time; empty: neither.
     """
 
     table: str
@@ -86,6 +88,8 @@ class TableStatus:
     history: dict[str, HistoryLeft] = field(default_factory=dict[str, HistoryLeft])
     source: str = ""
     source_fails: bool = False
+    target_lag: float | None = None
+    late: str = ""
 
     @property
     def is_behind(self) -> bool:
@@ -109,6 +113,8 @@ class TableStatus:
             yield from (("red", text) for text in self.lost)
         if self.source_fails:
             yield "red", f"its source is not read: {self.source}"
+        if self.late:
+            yield "red", self.late
         if self.redeclared:
             yield "yellow", self.redeclared
         yield from (("yellow", text) for text in self.renamed)

@@ -38,6 +38,11 @@ def recent_steps(lake: LakeBase) -> RecentSteps:
     return found
 
 
+def forget(lake: LakeBase) -> None:
+    """Read the steps of a lake anew at the next call of `recent_steps`."""
+    _cache.pop(str(lake.config.home), None)
+
+
 _cache: dict[str, tuple[float, RecentSteps]] = {}
 
 

@@ -158,7 +158,6 @@ def report(
     start: datetime,
     *,
     unread: Sequence[str] = (),
-    targets: Mapping[str, float] | None = None,
 ) -> Report:
     """Return the report on a lake; reads metadata only.
 
@@ -166,7 +165,6 @@ def report(
         pipelines: the pipelines whose declarations are known.
         start: the beginning of the period for what steps did.
         unread: errors of pipelines that could not be loaded.
-        targets: by table, the seconds that it may be behind.
     """
     return composed(
         lake,
@@ -175,7 +173,6 @@ def report(
         costs_since(lake, start),
         Period(start, datetime.now(UTC)),
         unread=unread,
-        targets=targets or {},
     )
 
 
@@ -187,14 +184,14 @@ def composed(
     period: Period,
     *,
     unread: Sequence[str] = (),
-    targets: Mapping[str, float] | None = None,
 ) -> Report:
     """Return the report on a lake whose status, declarations and steps are known; see `report`."""
-    targets, hidden = targets or {}, lake.config.hidden
+    targets = {t.table: t.target_lag for t in status.tables if t.target_lag is not None}
+    hidden = lake.config.hidden
     records: dict[str, list[StepRecord]] = defaultdict(list)
     for step in steps:
         records[step.record.table].append(step.record)
-    found = [replace(f, what=hidden(f.what)) for f in findings(status.tables, targets)]
+    found = [replace(f, what=hidden(f.what)) for f in findings(status.tables)]
     # The charts begin with the first step: a lake may be younger than the period.
     first = steps[0].record.started_at if steps else period.start.timestamp()
     lags = [lag_chart(t, of, first, period.end.timestamp(), targets.get(t)) for t, of in records.items()]
@@ -203,10 +200,10 @@ def composed(
         lake.config.name,
         moment(period.start.timestamp()),
         moment(period.end.timestamp()),
-        [_table_row(lake, t, targets) for t in status.tables],
+        [_table_row(lake, t) for t in status.tables],
         found,
         Counter(f.kind for f in found),
-        _graph(status.tables, specs, records, targets),
+        _graph(status.tables, specs, records),
         lags[: thresholds.REPORT_LAG_CHARTS],
         moment(first),
         len(lags[thresholds.REPORT_LAG_CHARTS :]),
@@ -249,13 +246,13 @@ def _specs(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, Spec]:
     return found
 
 
-def _state(status: TableStatus, targets: Mapping[str, float]) -> str:
+def _state(status: TableStatus) -> str:
     if status.failure or status.error or status.lost or status.source_fails:
         return "failing"
-    return "late" if is_late(status, targets) else "good"
+    return "late" if is_late(status) else "good"
 
 
-def _table_row(lake: LakeBase, status: TableStatus, targets: Mapping[str, float]) -> TableRow:
+def _table_row(lake: LakeBase, status: TableStatus) -> TableRow:
     table = None
     with contextlib.suppress(InvalidNameError):  # it has failed before it existed
         table = lake.find(status.table)
@@ -263,7 +260,7 @@ def _table_row(lake: LakeBase, status: TableStatus, targets: Mapping[str, float]
     return TableRow(
         status.table,
         status.pipeline,
-        _state(status, targets),
+        _state(status),
         status.rows,
         behind_text(status),
         f"{status.last_run:%Y-%m-%d %H:%M}" if status.last_run else "",
@@ -278,7 +275,6 @@ def _graph(
     tables: Sequence[TableStatus],
     specs: Mapping[str, Spec],
     records: Mapping[str, Sequence[StepRecord]],
-    targets: Mapping[str, float],
 ) -> Graph:
     own = {t.table for t in tables}
     # What is declared and has never run is in the graph once a table of it exists or has failed.
@@ -289,7 +285,7 @@ def _graph(
     notes = {t.table: plural(t.rows, "row") if t.rows is not None else "" for t in tables}
     last = {t: done[-1] for t, of in records.items() if (done := [r for r in of if r.status == "absorbed"])}
     labels = {t: f"{plural(r.rows_changed, 'row')}, {duration(r.seconds)}" for t, r in last.items()}
-    return graph(sources, notes, {t.table: _state(t, targets) for t in tables}, labels)
+    return graph(sources, notes, {t.table: _state(t) for t in tables}, labels)
 
 
 def _audits(specs: Mapping[str, Spec], records: Mapping[str, Sequence[StepRecord]]) -> list[AuditRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,29 +40,21 @@ class Finding:
     waiting: int = 0
 
 
-def findings(tables: Sequence[TableStatus], targets: Mapping[str, float]) -> list[Finding]:
-    """Return what needs attention: failing tables first, of these the ones that most tables wait for.
-
-    Args:
-        targets: by table, the seconds that it may be behind.
-    """
+def findings(tables: Sequence[TableStatus]) -> list[Finding]:
+    """Return what needs attention: failing tables first, of these the ones that most tables wait for."""
     waiting = Counter(u for t in tables for u in t.upstream)
-    found = [f for t in tables for f in _of_table(t, targets.get(t.table), waiting[t.table])]
+    found = [f for t in tables for f in _of_table(t, waiting[t.table])]
     return sorted(found, key=lambda f: (KINDS.index(f.kind), -f.waiting, f.table))
 
 
-def limit_of(table: str, targets: Mapping[str, float]) -> float:
-    """Return the seconds that a table may be behind."""
-    return targets.get(table, thresholds.REPORT_LATE_SECONDS)
-
-
-def is_late(status: TableStatus, targets: Mapping[str, float]) -> bool:
+def is_late(status: TableStatus) -> bool:
     """Whether changes have waited for longer than they may."""
-    return status.behind_seconds > limit_of(status.table, targets)
+    limit = thresholds.REPORT_LATE_SECONDS if status.target_lag is None else status.target_lag
+    return bool(status.late) or status.behind_seconds > limit
 
 
-def _of_table(status: TableStatus, target: float | None, waiting: int) -> Iterator[Finding]:
-    table = status.table
+def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
+    table, target = status.table, status.target_lag
     if status.failure:
         then = f"`{status.retry}`, once that is corrected" if status.retry else ""
         what, _, _ = status.failure.partition("\nThen `")
@@ -76,9 +68,9 @@ def _of_table(status: TableStatus, target: float | None, waiting: int) -> Iterat
     if status.source_fails:
         do = "`lake-assets doctor` with the pipeline's file says what is missing"
         yield Finding("failing", table, without_values(f"its source is not read: {status.source}"), do, waiting)
-    if not status.failure and is_late(status, {table: target} if target is not None else {}):
+    if not status.failure and is_late(status):
         of = f", and may for {duration(target)}" if target is not None else ""
-        what = f"changes have waited for {duration(status.behind_seconds)}{of}: {behind_text(status)}"
+        what = status.late or f"changes have waited for {duration(status.behind_seconds)}{of}: {behind_text(status)}"
         do = (
             f"look at {status.upstream[0]} first, for which it waits"
             if status.upstream

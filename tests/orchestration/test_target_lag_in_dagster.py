@@ -11,7 +11,9 @@ import pytest
 from pyiceberg.table import Table
 
 from lake_assets import Lake, Pipeline
-from lake_assets.journal import step_journal
+from lake_assets.health.lake_status import lake_status
+from lake_assets.health.late_tables import late_tables
+from lake_assets.journal import recent_steps, step_journal
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
@@ -130,6 +132,19 @@ def test_a_full_batch_does_not_wait_and_a_target_ends_the_wait_for_one(
     assert selected(watched.harness.request(at + 5)) == {"agg.full"}
     watched.absorb("agg.full", "final.t")
     assert selected(watched.harness.request(at + 571)) == {"agg.slow"}
+
+
+def test_status_names_a_table_that_is_behind_its_target(chain: Watched) -> None:
+    at = chain.change()
+    pipelines = [chain.harness.pipeline]
+    assert late_tables(chain.lake, pipelines, at + 5) == {}
+    late = late_tables(chain.lake, pipelines, at + 700)["agg.b"]
+    assert late.text.startswith("11.7 min behind its target_lag of 10 min")
+    step_journal.note(chain.lake, StepRecord("p", "agg.a", "absorbed", time.time() - 900, 800.0, 1.0))
+    recent_steps.forget(chain.lake)
+    (status,) = (t for t in lake_status(chain.lake, pipelines).tables if t.table == "agg.b")
+    assert status.target_lag == 600
+    assert status.late.startswith("target_lag 10 min cannot be kept: the step of agg.a takes 13.3 min of the 13.3 min")
 
 
 def test_a_broken_table_is_not_held_back(chain: Watched) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -87,7 +88,8 @@ def test_what_is_stopped_comes_first_and_says_what_to_do(plain_lake: Lake) -> No
     assert found[2].do == "look at final.a first, for which it waits"
     assert "2 snapshots with 9 rows" in found[2].what
     # A target of its own.
-    late = made(plain_lake, tables, targets={"agg.f": 30.0, "agg.c": 9000.0}).findings
+    targets = {"agg.f": 30.0, "agg.c": 9000.0}
+    late = made(plain_lake, [replace(t, target_lag=targets.get(t.table)) for t in tables]).findings
     assert [f.table for f in late if f.kind == "late"] == ["agg.f"]
     text = check(html_page(made(plain_lake, tables)))
     assert "2 tables are stopped." in text

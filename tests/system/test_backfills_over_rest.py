@@ -16,8 +16,8 @@ from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
-from lake_assets.commands.status import _own_tables
 from lake_assets.errors import BackfillError, TableNotFoundError
+from lake_assets.health.lake_status import own_tables
 from lake_assets.lake.metadata import rest_commits
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from tests.support.backfill_histories import go_through
@@ -234,6 +234,6 @@ def test_all_tables_of_nested_namespaces_are_found(lake: Lake) -> None:
         for depth in range(1, len(namespace) + 1):
             lake.ensure_namespace(namespace[:depth])
         lake.catalog.create_table(name, Schema(), properties={PIPELINE_PROPERTY: "p"})
-    assert [str(t) for t in _own_tables(lake)] == ["final.shop.users", "final.shop.eu.users"]
+    assert [str(t) for t in own_tables(lake)] == ["final.shop.users", "final.shop.eu.users"]
     with pytest.raises(TableNotFoundError, match=r"did you mean final\.shop\.eu\.users"):
         lake.table("finale.shop.eu.users")
