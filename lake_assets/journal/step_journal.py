@@ -112,8 +112,8 @@ def _arrivals(lake: LakeBase) -> dict[int, float]:
 
 _known_arrivals: dict[str, dict[int, float]] = {}
 
-# What the outcome of a step says of its cost, as its record does.
-_USED = ("bytes_read", "bytes_written", "files_read", "files_written")
+# What the outcome of a step says of its cost and its lag, as its record does.
+_USED = ("bytes_read", "bytes_written", "files_read", "files_written", "lag_seconds")
 
 
 def _noted(

@@ -36,6 +36,9 @@ _RANGE_COLUMNS = [
 def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
     """Return the metadata of a step: windows, files, bytes, ranges, rows, rejected records, strategy and seconds."""
     metadata: dict[str, Any] = {"status": outcome.status, **_counted(outcome)}
+    if spec.shown.target_lag is not None:
+        # Beside the lag, as a line in Dagster's plots.
+        metadata["target_lag_seconds"] = spec.shown.target_lag
     if step_of(spec).has_rejects:
         metadata["records_rejected"] = outcome.rejected
     if ranges := [r for w in outcome.windows for r in _ranges(w)]:
@@ -62,6 +65,8 @@ def _counted(outcome: Outcome) -> dict[str, Any]:
         "bytes_read": outcome.bytes_read,
         "bytes_written": outcome.bytes_written,
     }
+    if outcome.lag_seconds is not None:
+        metadata["lag_seconds"] = round(outcome.lag_seconds, 1)
     if outcome.strategy:
         metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
     if outcome.windows:
@@ -83,7 +88,7 @@ def of_record(record: StepRecord) -> dict[str, Any]:
                 record.table, "absorbed", windows, record.rows_inserted, record.rows_updated, record.rows_deleted,
                 strategy=record.strategy, why=record.reason, seconds=record.seconds, cpu_seconds=record.cpu_seconds,
                 bytes_read=record.bytes_read, bytes_written=record.bytes_written,
-                files_read=record.files_read, files_written=record.files_written,
+                files_read=record.files_read, files_written=record.files_written, lag_seconds=record.lag_seconds,
             )
         ),
     }  # fmt: skip
@@ -92,7 +97,7 @@ def of_record(record: StepRecord) -> dict[str, Any]:
 # Metadata that describes the whole step or the whole table, not one partition.
 _OF_STEP = {
     "files_captured", "bytes_captured", "rows_inserted", "rows_updated", "rows_deleted", "windows", "ranges", "seconds",
-    "core_seconds", "files_read", "files_written", "bytes_read", "bytes_written",
+    "core_seconds", "lag_seconds", "target_lag_seconds", "files_read", "files_written", "bytes_read", "bytes_written",
 }  # fmt: skip
 _OF_TABLE = {"dagster/row_count"}
 

@@ -63,6 +63,8 @@ class Outcome:
         cpu_seconds: seconds of one core that the step has used; see `journal.resource_use`.
         bytes_read, files_read: of the captured files, and of the table's files that the step replaced.
         bytes_written, files_written: of the files that the step added to the table.
+        lag_seconds: when the step ended, how long ago the oldest change that it absorbed had arrived in the lake; None:
+            unknown.
         details: anything else worth showing.
         audits: results of the audits, if they were evaluated for written rows.
         error: the message, if it failed.
@@ -87,6 +89,7 @@ class Outcome:
     bytes_written: int = 0
     files_read: int = 0
     files_written: int = 0
+    lag_seconds: float | None = None
 
     @property
     def changed(self) -> int:

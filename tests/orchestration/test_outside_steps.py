@@ -36,7 +36,7 @@ class Watched:
         window = {"source": "staging.users", "start_snapshot": 1, "end_snapshot": 2, "files": 3, "bytes": 4}
         record = StepRecord(
             "shop", table, status, ended - 2, 2.0, 3.0, strategy="merge", rows_updated=5, sources=[window], run=run,
-            snapshot=2**60,
+            snapshot=2**60, lag_seconds=7.25,
         )  # fmt: skip
         step_journal.note(self.lake, record)
         return record
@@ -72,7 +72,7 @@ def test_steps_of_commands_are_reported_once_with_their_times(watched: Watched) 
     (last, metadata), (first, _) = watched.reported
     assert (last, first) == (round(now - 30), round(now - 60))
     assert metadata["rows_updated"] == 5
-    assert metadata["core_seconds"] == 3.0
+    assert (metadata["core_seconds"], metadata["lag_seconds"]) == (3.0, 7.2)
     assert metadata["strategy"] == "merge"
     assert metadata["executed_by"].startswith("a command on ")
     assert metadata["snapshot"] == str(2**60)
