@@ -174,6 +174,15 @@ def try_flush(lake: LakeBase, *, older_than: float = thresholds.JOURNAL_SECONDS)
         log.info("%s: %s", TABLE, e)
     except Exception as e:  # of the catalog or the store: no step depends on it
         log.warning("records of steps are not in %s yet: %s", TABLE, lake.config.hidden(str(e)))
+        _drop_oldest(lake)
+
+
+def _drop_oldest(lake: LakeBase) -> None:
+    """Delete the oldest waiting records, if they are too many: a catalog may never let the table be written."""
+    if excess := _waiting(lake)[: -thresholds.JOURNAL_WAITING]:
+        log.warning("the oldest %d records of steps were deleted", len(excess))
+    for _, path in excess:
+        path.unlink(missing_ok=True)
 
 
 def read(

@@ -260,6 +260,8 @@ OUTSIDE_STEPS_A_TICK = 200
 OUTSIDE_STEP_SECONDS = 6 * 3600.0
 # A commit has at most so many records, and the text of an error so many characters. [not measured]
 JOURNAL_RECORDS = 500
+# So many records wait at most, 1 kB each, if the table cannot be written. [not measured]
+JOURNAL_WAITING = 10_000
 # A process remembers the arrival of changes of so many snapshots, 100 bytes each, before it reads them again.
 # [not measured]
 JOURNAL_ARRIVALS = 20_000

@@ -12,6 +12,7 @@ from lake_assets.capture.source_tags import is_of_others
 from lake_assets.errors import PipelineError
 from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.ingest.records.rejects import is_of_rejects, rejected_of
+from lake_assets.journal import step_journal
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
@@ -31,8 +32,8 @@ def policies(pipeline: Pipeline, lake: LakeBase) -> dict[TableId, UpkeepPolicy]:
     """Return the policy of each table of the lake that belongs to a pipeline.
 
     What belongs to a raw table, such as the ledger of its files, has that table's policy; other tables that no
-    declaration names have the pipeline's. Of tables of other programs, only the claims of the pipeline's tables are
-    looked after.
+    declaration names have the pipeline's, as has the journal of all steps. Of tables of other programs, only the
+    claims of the pipeline's tables are looked after.
     """
     config = pipeline.config
     found = pipeline.declared.read(lake, alone=False)
@@ -48,6 +49,9 @@ def policies(pipeline: Pipeline, lake: LakeBase) -> dict[TableId, UpkeepPolicy]:
         for t, leader in _own(pipeline.name, tables).items()
         for policy in [declared.get(leader, of_pipeline)]
     }
+    if step_journal.TABLE in tables:
+        # Every run adds a small file to it.
+        own[step_journal.TABLE] = of_pipeline
     of_claims = replace(of_pipeline, only_claims_of=frozenset([pipeline.name]))
     others = [t for t, loaded in tables.items() if is_of_others(loaded) and t not in own and has_claims(loaded)]
     return own | dict.fromkeys(others, of_claims)

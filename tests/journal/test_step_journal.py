@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError
 from lake_assets.journal import step_journal
 from lake_assets.journal.resource_use import ResourceUse, measured
@@ -21,8 +21,10 @@ from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.row_counts import summary_of
 from lake_assets.models.steps.sql_model_step import SqlModelStep
+from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.outcome import Outcome
+from lake_assets.upkeep.upkept_tables import policies
 from tests.support.people import CITIES, People
 
 NOW = datetime.now(UTC)
@@ -110,6 +112,25 @@ def test_old_days_are_removed_and_a_broken_file_stops_nothing(plain_lake: Lake) 
     note(plain_lake, record(3))
     assert flush(plain_lake) == 1
     assert [p.name for p in (plain_lake.config.home / "journal").iterdir()] == ["cut.broken"]
+
+
+def test_records_that_can_never_be_written_are_bounded(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thresholds, "JOURNAL_WAITING", 3)
+    monkeypatch.setattr(step_journal, "_table", lambda _: (_ for _ in ()).throw(PermissionError("not allowed")))
+    for n in range(5):
+        note(plain_lake, record(n))
+    step_journal.try_flush(plain_lake, older_than=0)
+    assert len(read(plain_lake, HOUR_AGO)) == 3
+
+
+def test_upkeep_looks_after_the_table(plain_lake: Lake) -> None:
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "p"}))
+    assert TABLE not in policies(pipeline, plain_lake)
+    note(plain_lake, record())
+    flush(plain_lake)
+    assert policies(pipeline, plain_lake)[TABLE].is_on
+    off = Pipeline(PipelineConfig.model_validate({"name": "p", "upkeep": False}))
+    assert not policies(off, plain_lake)[TABLE].is_on
 
 
 def old_days() -> datetime:
