@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from lake_assets.health.table_status import TableStatus
@@ -9,15 +10,15 @@ from lake_assets.pipeline.table_graph import Spec
 
 
 def lag_of(table: TableStatus, others: Mapping[str, TableStatus]) -> float:
-    """Return the age, in seconds, of the oldest commit that a table, or a table upstream of it, has not absorbed.
-
-    Files that wait in a landing folder are not in it: they have no commit.
+    """Return the age, in seconds, of the oldest change that a table, or a table upstream of it, has not absorbed: of a
+    commit, or of a file in a landing folder.
 
     Args:
         others: the status of all tables by name.
     """
-    behind = [others[t].behind_seconds for t in table.upstream if t in others]
-    return max(table.behind_seconds, *behind, 0.0)
+    now = time.time()
+    waiting = [table, *(others[t] for t in table.upstream if t in others)]
+    return max(0.0, *(t.behind_seconds for t in waiting), *(now - (t.waiting.since or now) for t in waiting))
 
 
 def target_of(spec: Spec) -> float | None:

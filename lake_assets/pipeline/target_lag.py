@@ -129,7 +129,7 @@ class UnkeptTarget:
     """A target that cannot be kept, or has not been.
 
     Attributes:
-        lag: seconds since the arrival of the oldest change that is not absorbed; or what a run needs.
+        lag: seconds since the arrival of the oldest change that is not absorbed; 0 if all are.
         slowest: the table upstream (or itself) whose step takes most of the time, with its seconds.
     """
 
@@ -144,15 +144,16 @@ class UnkeptTarget:
     def text(self) -> str:
         """What is wrong, and what would help, as a sentence."""
         took = f"the step of {self.slowest} takes {_duration(self.seconds)} of the {_duration(self.needs)} of a run"
-        if self.needs >= self.target:
+        if self.needs >= self.target or self.lag <= self.target:
+            looks = "" if self.needs >= self.target else ", and the sensor's interval adds to that"
             return (
-                f"target_lag {_duration(self.target)} cannot be kept: {took}. A longer target, a cheaper strategy "
-                f"(`lake-assets explain`) or more cores would help"
+                f"target_lag {_duration(self.target)} cannot be kept: {took}{looks}. A longer target, a cheaper "
+                "strategy (`lake-assets explain`) or more cores would help"
             )
         return (
-            f"{_duration(self.lag)} behind its target_lag of {_duration(self.target)}: {took}. If that is not the "
-            "reason, runs start too late or fail: is the capture sensor on, and what does `lake-assets status` say of "
-            "the tables upstream?"
+            f"{_duration(self.lag)} behind, with a target_lag of {_duration(self.target)}: {took}, so no run has begun "
+            "in time, or it failed: is the capture sensor on (or cron), and what does `lake-assets status` say of the "
+            "tables upstream?"
         )
 
 

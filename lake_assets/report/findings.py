@@ -71,11 +71,12 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
     if not status.failure and is_late(status):
         of = f", and may for {duration(target)}" if target is not None else ""
         what = status.late or f"changes have waited for {duration(status.behind_seconds)}{of}: {behind_text(status)}"
-        do = (
-            f"look at {status.upstream[0]} first, for which it waits"
-            if status.upstream
-            else "see whether sensor or cron still start runs; `lake-assets run` with the pipeline's file absorbs them"
-        )
+        if status.upstream:
+            do = f"look at {status.upstream[0]} first, for which it waits"
+        elif status.is_behind:
+            do = "see whether sensor or cron still start runs; `lake-assets run` with the pipeline's file absorbs them"
+        else:  # a target that no run can keep: its text says what would help
+            do = ""
         yield Finding("late", table, what, do, waiting)
     for reason in status.not_exact:
         yield Finding("not exact", table, without_values(reason))

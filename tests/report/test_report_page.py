@@ -91,6 +91,10 @@ def test_what_is_stopped_comes_first_and_says_what_to_do(plain_lake: Lake) -> No
     targets = {"agg.f": 30.0, "agg.c": 9000.0}
     late = made(plain_lake, [replace(t, target_lag=targets.get(t.table)) for t in tables]).findings
     assert [f.table for f in late if f.kind == "late"] == ["agg.f"]
+    slow = status("agg.g", late="target_lag 60 s cannot be kept: more cores would help")
+    found = made(plain_lake, [slow, replace(slow, table="agg.h", behind={"final.b": 1})]).findings
+    # What nothing waits for needs no run.
+    assert [("see whether sensor" in f.do, f.do == "") for f in found] == [(False, True), (True, False)]
     text = check(html_page(made(plain_lake, tables)))
     assert "2 tables are stopped." in text
     assert "1 table is late." in text

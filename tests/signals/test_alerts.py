@@ -123,6 +123,20 @@ def test_a_table_upstream_that_is_late_makes_those_below_late() -> None:
     assert [lag_of(t, tables) for t in tables.values()] == [70.0, 70.0]
 
 
+def test_files_that_nobody_lands_make_their_table_and_those_below_late() -> None:
+    from lake_assets.health.lake_status import with_upstream
+    from lake_assets.health.table_lag import lag_of
+    from lake_assets.health.table_status import TableStatus
+    from lake_assets.ingest.raw.landing_backlog import Backlog
+
+    raw = TableStatus("raw.a", "p", 0, {}, {}, 0.0, None, waiting=Backlog(2, 100, since=time.time() - 90))
+    below = TableStatus("staging.a", "p", 0, {"raw.a": 1}, {"raw.a": 0}, 0.0, None)
+    tables = {t.table: t for t in with_upstream([raw, below])}
+    assert [90 <= lag_of(t, tables) < 100 for t in tables.values()] == [True, True]
+    landed = {t.table: t for t in with_upstream([replace(raw, waiting=Backlog()), below])}
+    assert [lag_of(t, landed) for t in landed.values()] == [0.0, 0.0]
+
+
 def test_rejects_above_a_share(shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = TableId.parse("raw.events")
     made = shop.lake
@@ -155,7 +169,7 @@ def test_a_table_that_is_not_exact(shop: Shop, received: Receiver, monkeypatch: 
     )
     look(shop)
     assert told(received) == [("began", "not_exact", "agg.cities")]
-    assert received.bodies[0]["detail"] == "not exact: a default (and 1 more)"
+    assert received.bodies[0]["detail"] == "a default (and 1 more)"
 
 
 def test_a_live_source_that_is_not_read(plain_lake: Lake, received: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyiceberg.table import Table
@@ -24,11 +24,14 @@ class Backlog:
     Attributes:
         files, bytes: number and total size.
         records: estimated number of records, from the files landed before; None if there are none.
+        since: when the oldest of the files was written, in seconds since 1970; None: there is none, or its store does
+            not say when.
     """
 
     files: int = 0
     bytes: int = 0
     records: int | None = None
+    since: float | None = field(default=None, compare=False)
 
 
 def backlog(lake: LakeBase, raw: TableId) -> Backlog:
@@ -41,13 +44,16 @@ def backlog(lake: LakeBase, raw: TableId) -> Backlog:
     folder, rule = (raw_table.properties.get(p) for p in (LANDING_PROPERTY, COMPLETE_PROPERTY))
     if folder and rule:
         dumps = pending_dumps(lake, raw_table, Path(folder), Completeness.parse(rule))
-        return Backlog(sum(len(d.paths) for d in dumps), sum(d.bytes for d in dumps))
+        since = min((p.stat().st_mtime for d in dumps for p in d.paths), default=None)
+        return Backlog(sum(len(d.paths) for d in dumps), sum(d.bytes for d in dumps), since=since)
     listed = listing(Landing.parse(folder), lake.config.object_stores) if folder else []
     files = new_files.unseen(listed, file_ledger.seen(lake, raw)) if listed else []
     if not files:
         return Backlog()
     size, bytes_per_record = sum(f.size for f in files), file_ledger.bytes_a_record(lake, raw)
-    return Backlog(len(files), size, round(size / bytes_per_record) if bytes_per_record else None)
+    records = round(size / bytes_per_record) if bytes_per_record else None
+    since = min((f.modified for f in files if f.modified is not None), default=None)
+    return Backlog(len(files), size, records, since)
 
 
 def unused_folder(raw: Table) -> str | None:

@@ -147,7 +147,7 @@ def _inexact(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
     for name, table in tables.items():
         if table.not_exact:
             more = f" (and {len(table.not_exact) - 1} more)" if len(table.not_exact) > 1 else ""
-            yield Condition("not_exact", name, table.pipeline, f"not exact: {table.not_exact[0]}{more}")
+            yield Condition("not_exact", name, table.pipeline, f"{table.not_exact[0]}{more}")
 
 
 def _sources(lake: LakeBase, tables: Mapping[str, TableStatus], specs: Mapping[str, Spec]) -> Iterator[Condition]:
