@@ -103,6 +103,7 @@ def test_a_second_backfill_is_told_how_the_first_one_comes_to_its_end(history: H
     complete(begin(people))
 
 
+@pytest.mark.long
 def test_an_undo_counts_the_rows_that_it_takes_back(history: History) -> None:
     people, damages = history
     done = complete(begin(people)).record

@@ -16,6 +16,7 @@ from tests.support.upkeep import make_eager
 SHORT = 18
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [SHORT, *long_seeds(1, 16)])
 def test_a_random_history_of_a_pipeline(lake: Lake, points: Points, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     make_eager(monkeypatch)

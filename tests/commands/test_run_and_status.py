@@ -172,6 +172,7 @@ def test_a_rebuild_that_an_error_advises_is_told_the_pipeline_that_it_needs(tmp_
     assert pipeline_note([fine], str(file)) is None
 
 
+@pytest.mark.long
 def test_a_final_table_is_verified_against_all_events_of_staging(
     lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

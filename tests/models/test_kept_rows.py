@@ -338,6 +338,7 @@ def test_only_a_command_that_says_so_gives_up_the_rows(
     assert changes_in(lake) == Counter({("insert", 1): 1, ("insert", 3): 1})
 
 
+@pytest.mark.long
 def test_rows_that_can_be_computed_again_are_not_asked_about(lake: Lake, tmp_path: Path) -> None:
     make(lake, "id INT", "(1)")
     p = Pipeline.load(yaml_of(tmp_path, [{"name": "agg.ids", "sql": "SELECT id FROM src.t"}]))

@@ -44,7 +44,7 @@ def mistakes(file: Path, lake: Lake) -> list[str]:
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     monkeypatch.setenv("COLUMNS", "1000")
     # Spark's parser is asked only about models; what it says is tested elsewhere.
-    monkeypatch.setattr(command, "_rejected_by_spark", lambda *_: ([], []))
+    monkeypatch.setattr(command, "rejected_by_spark", lambda *_: ([], []))
     return caller(monkeypatch, capsys)
 
 

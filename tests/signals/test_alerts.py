@@ -79,9 +79,11 @@ def test_a_failure_is_told_at_the_end_of_a_run_and_its_end_at_the_end_of_another
 
 def test_a_held_batch_is_another_kind_than_a_failure(shop: Shop, received: Receiver) -> None:
     finding = Finding("unique", True, 2, "all rows", ({"city": "r0w-value"},))
-    shop.fail(AuditFailedError("agg.cities: 1 of 1 audits do not pass:\n- r0w-value", findings=(finding,)))
+    text = f"agg.cities: 1 of 1 audits do not pass, and the batch is not published:\n- {finding}\nCorrect the source"
+    shop.fail(AuditFailedError(text, findings=(finding,)))
     assert look(shop) == 1
     assert told(received) == [("began", "held", "agg.cities")]
+    assert "audits do not pass, and the batch is not published: unique" in received.text
     # The next try fails otherwise: one ends, another begins.
     shop.fail(ValueError("broken"))
     look(shop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,8 @@ from lake_assets.signals.error_text import error_text
 from lake_assets.tables.standing_failures import standing
 
 _HELD = "AuditFailedError"
+# A line of its text, which begins with the name of an audit.
+_AUDIT = re.compile(r"(?m)^- ([^:\n]+):")
 _WINDOW = timedelta(days=1)
 
 
@@ -107,9 +110,12 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
 
 def _failures(lake: LakeBase) -> Iterator[Condition]:
     for failure in standing(lake).values():
-        kind = "held" if failure.error.startswith(_HELD) else "failed"
-        # The note has no secrets; its further lines may have rows.
-        yield Condition(kind, failure.table, failure.pipeline, error_text(lake, failure.error))
+        # The note has no secrets; its further lines may have rows, after the name of each audit.
+        kind, text = "failed", error_text(lake, failure.error)
+        if failure.error.startswith(_HELD):
+            kind, audits = "held", ", ".join(_AUDIT.findall(failure.error))
+            text = f"{text.removesuffix(':')}: {audits}" if audits else text.removesuffix(":")
+        yield Condition(kind, failure.table, failure.pipeline, text)
 
 
 def _lags(tables: Mapping[str, TableStatus], specs: Mapping[str, Spec], limits: Limits) -> Iterator[Condition]:
