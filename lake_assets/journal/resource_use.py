@@ -58,11 +58,19 @@ class _Meter:
 
     def _divide(self, lake: LakeBase) -> None:
         used = {"python": _cpu_seconds(None), **_of_spark(lake)}
-        # A JVM that is first seen was started for these steps, unless no step is at work.
+        for name, value in used.items():
+            # A JVM that is first seen, and is older than the steps (a warm one), has used time for others.
+            if name not in self._used and isinstance(name, int) and not self._is_for_steps(name):
+                self._used[name] = value
         gain = sum(max(0.0, value - self._used.get(name, 0.0)) for name, value in used.items())
         self._used |= used
         for step in self._running:
             step.cpu_seconds += gain / len(self._running)
+
+    def _is_for_steps(self, pid: int) -> bool:
+        """Whether a process was started while a step was at work."""
+        first = min((step.started_at for step in self._running), default=float("inf"))
+        return psutil.Process(pid).create_time() >= first
 
 
 _meter = _Meter()
@@ -91,9 +99,9 @@ def _cpu_seconds(pid: int | None) -> float:
 def _of_spark(lake: LakeBase) -> dict[object, float]:
     """Return CPU seconds of the JVM, and of the executors of a cluster; none of a server behind Spark Connect."""
     session: Any = lake.open_session
-    if session is None or (gateway := getattr(session, "_jvm", None)) is None:
-        return {}
     try:
+        if session is None or (gateway := getattr(session, "_jvm", None)) is None:
+            return {}
         if (pid := _pids.get(id(gateway))) is None:
             pid = _pids[id(gateway)] = int(gateway.java.lang.ProcessHandle.current().pid())
         found: dict[object, float] = {pid: _cpu_seconds(pid)}

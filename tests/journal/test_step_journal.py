@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError
-from lake_assets.journal import step_journal
+from lake_assets.journal import resource_use, step_journal
 from lake_assets.journal.resource_use import ResourceUse, measured
 from lake_assets.journal.step_journal import TABLE, flush, note, read
 from lake_assets.journal.step_records import StepRecord
@@ -189,6 +190,31 @@ def test_steps_that_run_beside_each_other_share_what_is_used(plain_lake: Lake) -
     used = time.process_time() - before
     assert 0.4 <= sum(u.cpu_seconds for u in uses) <= used + 0.1
     assert all(u.cpu_seconds > 0.05 for u in uses)
+
+
+def test_what_an_older_jvm_has_used_before_is_not_the_steps(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {os.getppid(): 1000.0}
+    monkeypatch.setattr(resource_use, "_of_spark", lambda _: dict(used))
+    monkeypatch.setattr(resource_use, "_meter", resource_use._Meter())
+    monkeypatch.setattr(resource_use, "_cpu_seconds", lambda _: 0.0)
+    use, later = ResourceUse(time.time()), ResourceUse(time.time())
+    with measured(plain_lake, use):
+        pass
+    with measured(plain_lake, later):
+        used[os.getppid()] += 3.0
+    assert (use.cpu_seconds, later.cpu_seconds) == (0.0, 3.0)
+
+
+def test_a_jvm_that_a_step_starts_is_the_steps(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: dict[int, float] = {}
+    monkeypatch.setattr(resource_use, "_of_spark", lambda _: dict(used))
+    monkeypatch.setattr(resource_use, "_meter", resource_use._Meter())
+    monkeypatch.setattr(resource_use, "_cpu_seconds", lambda _: 0.0)
+    # A process that is younger than the step, as far as the step says.
+    use = ResourceUse(0.0)
+    with measured(plain_lake, use):
+        used[os.getppid()] = 5.0
+    assert use.cpu_seconds == 5.0
 
 
 def test_the_records_of_a_run_say_what_its_steps_did(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
