@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import quantiles
 
 from lake_assets.journal import step_journal
-from lake_assets.journal.step_records import StepRecord
+from lake_assets.journal.step_records import StepRecord, arrivals_of
 from lake_assets.lake import LakeBase, thresholds
 
 
@@ -33,7 +33,7 @@ def recent_steps(lake: LakeBase) -> RecentSteps:
     if (known := _cache.get(key)) is not None and now - known[0] < thresholds.JOURNAL_SECONDS:
         return known[1]
     records = step_journal.read(lake, datetime.now(UTC) - timedelta(days=1))
-    found = RecentSteps(_seconds(records), {r.snapshot: at for r in records if r.snapshot and (at := r.arrived_at)})
+    found = RecentSteps(_seconds(records), arrivals_of(records))
     _cache[key] = now, found
     return found
 

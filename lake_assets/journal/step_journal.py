@@ -1,6 +1,6 @@
 """The journal: a table of the lake with a record of each step, which any engine can read.
 
-A step leaves its record as a file in the lake's home, which costs less than a millisecond. Later, records are appended
+A step leaves its record as a file in the lake's home, which costs little beside a commit. Later, records are appended
 to the table together. The commit names them, so a process that is killed before it deletes their files repeats nothing.
 """
 
@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.journal.resource_use import ResourceUse, measured
-from lake_assets.journal.step_records import COMPLETE, SCHEMA, StepRecord, of_error, of_outcome
+from lake_assets.journal.step_records import COMPLETE, SCHEMA, StepRecord, arrivals_of, of_error, of_outcome
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, summary_of
@@ -41,7 +41,7 @@ TABLE = TableId(("lake_assets",), "steps")
 _FOLDER = "journal"
 # Summary property of a commit: the ids of its records.
 _RECORDS = "lake-assets.records"
-# Commits in which ids are looked for: files that are older than all of these were left by nobody.
+# The ids of records that were written before are looked for in so many commits.
 _COMMITS = 50
 _PROPERTIES = {"format-version": "2", "lake-assets.journal": "steps", **VERSIONS}
 
@@ -105,8 +105,7 @@ def _arrivals(lake: LakeBase) -> dict[int, float]:
     """
     home = str(lake.config.home)
     if home not in _known_arrivals or len(_known_arrivals[home]) > thresholds.JOURNAL_ARRIVALS:
-        records = read(lake, datetime.now(UTC) - timedelta(days=1))
-        _known_arrivals[home] = {r.snapshot: at for r in records if r.snapshot and (at := r.arrived_at)}
+        _known_arrivals[home] = arrivals_of(read(lake, datetime.now(UTC) - timedelta(days=1)))
     return _known_arrivals[home]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -197,6 +197,11 @@ def of_error(lake: LakeBase, pipeline: str, table: TableId, error: Exception, us
         pipeline, str(table), "failed", use.started_at, use.seconds, use.cpu_seconds,
         error=text, failed_audits=failed_audits(findings), run=run,
     )  # fmt: skip
+
+
+def arrivals_of(records: Iterable[StepRecord]) -> dict[int, float]:
+    """Return by snapshot when the oldest change arrived that its step absorbed, in seconds since 1970."""
+    return {r.snapshot: at for r in records if r.snapshot and (at := r.arrived_at)}
 
 
 def failed_audits(findings: Sequence[Finding]) -> list[str]:
