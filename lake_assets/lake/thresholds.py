@@ -244,12 +244,11 @@ LIVE_RETRY_MOST_SECONDS = 60.0
 LIVE_STATE_SECONDS = 2.0
 LIVE_STATE_OLD_SECONDS = 30.0
 # Records of steps are written to their table together, once the oldest has waited for this many seconds, and deleted
-# after so many days. A commit takes some 50 ms, and other engines see the records no later. [not measured]
+# after so many days. [not measured]
 JOURNAL_SECONDS = 60.0
 JOURNAL_DAYS = 90
 # A table joins a run of tables that share a source with it if less than this share of its target lag is left.
-# Of a simulated day of 200 tables (`test_target_lag.py`), 0.2 needed 5 % fewer runs than 0 and 3 % more steps; 0.5
-# needed 11 % fewer runs and 7 % more steps. [0070]
+# A greater share needs fewer runs and more steps. [0070]
 TARGET_LAG_SHARE = 0.2
 # How long the next step of a table takes is told by so many of its newest ones. [not measured]
 STEPS_OF_A_FORECAST = 12
@@ -260,12 +259,12 @@ OUTSIDE_STEPS_A_TICK = 200
 OUTSIDE_STEP_SECONDS = 6 * 3600.0
 # A commit has at most so many records, and the text of an error so many characters. [not measured]
 JOURNAL_RECORDS = 500
+JOURNAL_ERROR_CHARACTERS = 2_000
 # So many records wait at most, 1 kB each, if the table cannot be written. [not measured]
 JOURNAL_WAITING = 10_000
 # A process remembers the arrival of changes of so many snapshots, 100 bytes each, before it reads them again.
 # [not measured]
 JOURNAL_ARRIVALS = 20_000
-JOURNAL_ERROR_CHARACTERS = 2_000
 # Events of lineage that wait for their receiver; further ones are dropped. A process waits for so many seconds at its
 # end until they are sent. [not measured]
 SIGNAL_EVENTS = 1_000
