@@ -30,6 +30,15 @@ from lake_assets.upkeep.history_left import HistoryLeft, history_left
 
 
 @dataclass(frozen=True)
+class Overdue:
+    """Something that has not happened for longer than it may: seconds, their limit, and what to do."""
+
+    seconds: float
+    limit: float
+    text: str
+
+
+@dataclass(frozen=True)
 class TableStatus:
     """Status of one table of the lake.
 
@@ -60,6 +69,10 @@ class TableStatus:
         source_fails: whether that service is not running, or cannot read or land.
         target_lag: how many seconds the table may be behind what has arrived in the lake; None: no target is declared.
         late: that the target is exceeded, or that no run can keep it, with what takes the time; empty: neither.
+        silent: that nothing arrives, for longer than declared or usual; None: something does, or that is usual.
+        stalled: that changes wait for longer than usual, of a table without a target; None: they do not.
+        slower: that its newest steps take longer than earlier ones of their size; empty: they do not.
+        warnings: the audits of `severity: warn` that did not pass in its newest step that changed rows.
     """
 
     table: str
@@ -90,6 +103,10 @@ class TableStatus:
     source_fails: bool = False
     target_lag: float | None = None
     late: str = ""
+    silent: Overdue | None = None
+    stalled: Overdue | None = None
+    slower: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_behind(self) -> bool:
@@ -104,6 +121,16 @@ class TableStatus:
         )
 
     @property
+    def warning_text(self) -> str:
+        """The audits that warn, in a line."""
+        audits = "the audit" if len(self.warnings) == 1 else "the audits"
+        does = "does" if len(self.warnings) == 1 else "do"
+        return (
+            f"{audits} {', '.join(self.warnings)} {does} not pass, and its batches are published nevertheless "
+            "(`severity: warn`)"
+        )
+
+    @property
     def notes(self) -> Iterator[tuple[str, str]]:
         """What needs attention, each with its colour."""
         if self.failure:
@@ -115,6 +142,14 @@ class TableStatus:
             yield "red", f"its source is not read: {self.source}"
         if self.late:
             yield "red", self.late
+        if self.stalled:
+            yield "red", self.stalled.text
+        if self.silent:
+            yield "red", self.silent.text
+        if self.warnings:
+            yield "yellow", self.warning_text
+        if self.slower:
+            yield "yellow", self.slower
         if self.redeclared:
             yield "yellow", self.redeclared
         yield from (("yellow", text) for text in self.renamed)
