@@ -21,7 +21,7 @@ from lake_assets.pipeline.column_sources import column_sources
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.report.amounts import duration, moment, plural
 from lake_assets.report.charts import Bar, LagChart, day_bars, lag_chart
-from lake_assets.report.cost_sentences import cost_sentences
+from lake_assets.report.cost_sentences import cost_sentences, not_counted
 from lake_assets.report.findings import URGENT, Finding, behind_text, findings, is_late, without_values
 from lake_assets.report.full_steps import Advisor
 from lake_assets.report.graph_layout import LAYERS, Graph, graph
@@ -223,7 +223,7 @@ def _costs(lake: LakeBase, specs: Mapping[str, Spec], steps: Sequence[StepCost])
         total_line(steps, prices),
         tables,
         day_bars(cost_lines(steps, "day", prices)),
-        cost_sentences(tables, Advisor(lake, specs)),
+        [*filter(None, [not_counted(lake.config)]), *cost_sentences(tables, Advisor(lake, specs))],
         prices,
     )
 
