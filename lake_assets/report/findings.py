@@ -92,8 +92,7 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
     for reason in status.not_exact:
         yield Finding("not exact", table, without_values(reason))
     if status.rejected:
-        what = f"{plural(status.rejected, 'record')} could not be read"
-        yield Finding("rejected", table, what, "`lake-assets rejected` says why, and replays them after a fix")
+        yield Finding("rejected", table, without_values(status.rejected_text), _after_rejects(status))
     if status.warnings:
         yield Finding("warning", table, status.warning_text)
     if status.slower:
@@ -103,6 +102,17 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
     for text in (*notes, *(f"the dump {name} is skipped: {why}" for name, why in status.skipped_dumps.items())):
         if text:
             yield Finding("notice", table, without_values(text))
+
+
+def _after_rejects(status: TableStatus) -> str:
+    """Return what to do about rejected records, by their reasons."""
+    lost = sum(r.records for r in status.reject_reasons if not r.can_be_replayed)
+    again = sum(r.records for r in status.reject_reasons if r.can_be_replayed)
+    deliver = "no declaration reads it as it was delivered" if lost == 1 else "no declaration reads them as delivered"
+    if lost and not again:
+        return f"deliver the rows again, corrected, or leave them: {deliver}"
+    but = f"; {lost:,} of them {'has' if lost == 1 else 'have'} to be delivered again, corrected" if lost else ""
+    return f"`lake-assets rejected` says what to correct, and `lake-assets rejected replay` reads them again then{but}"
 
 
 def behind_text(status: TableStatus) -> str:
