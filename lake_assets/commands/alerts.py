@@ -11,15 +11,16 @@ from rich.markup import escape
 from lake_assets.commands.printing import console, listing, print_json, stderr
 from lake_assets.commands.table_lookup import AsJson, known_pipelines
 from lake_assets.facade import Lake
+from lake_assets.health.durations import in_words
 from lake_assets.signals.alerts.alert_evaluation import evaluate, standing_now
-from lake_assets.signals.durations import in_words
 
 
 def alerts(
     send: Annotated[bool, typer.Option("--send", help="also tell the webhook what has changed")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what is wrong now: failed tables, held batches, lag, rejects, tables that are not exact, unread sources.
+    """Print what is wrong now: failed or late tables, audits, rejects, tables that are not exact, unread or silent
+    sources.
 
     `--send` does what runs and Dagster's sensors do, for cron.
     """

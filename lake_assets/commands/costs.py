@@ -14,7 +14,7 @@ from lake_assets.facade import Lake
 from lake_assets.journal.step_costs import CostLine, Grouping, cost_lines, total_line
 from lake_assets.lake.config import CostsConfig
 from lake_assets.report.amounts import duration, money, short_time
-from lake_assets.report.cost_sentences import cost_sentences
+from lake_assets.report.cost_sentences import cost_sentences, not_counted
 from lake_assets.report.full_steps import Advisor
 from lake_assets.report.period import costs_since, since_of
 
@@ -43,12 +43,15 @@ def costs(
             "total": _json(total),
             "lines": [_json(line) for line in lines],
             "sentences": sentences,
+            "not_counted": not_counted(lake.config),
         })  # fmt: skip
         return
     if not steps:
         console.print(f"no step has absorbed anything or failed since {start:%Y-%m-%d %H:%M} UTC", markup=False)
         return
     _show(lines, total_line(steps, prices), by, prices)
+    if text := not_counted(lake.config):
+        console.print(text, markup=False, style="yellow", soft_wrap=True)
     for text in sentences:
         console.print(f"- {text}", markup=False, soft_wrap=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from lake_assets.commands.printing import console, listing, outcome_json, outcom
 from lake_assets.commands.table_lookup import AsJson, find_pipeline
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
-from lake_assets.ingest.records.event_rows import SEPARATOR
+from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, kind_of
 from lake_assets.lake import TableId
 
 SUFFIX = "_rejected"
@@ -40,7 +39,7 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     """Count the rejected records by table and reason."""
     arrivals: dict[tuple[str, str, str], dict[int, datetime]] = {}
     for name, row in _rows(Lake.load_existing(), raw):
-        key = (name, row["source_table"] or "", _kind(row["reason"]))
+        key = (name, row["source_table"] or "", kind_of(row["reason"]))
         # A record may hold several events.
         arrivals.setdefault(key, {})[row["position"]] = row["arrived_at"]
     counts = {key: (len(at), min(at), max(at.values())) for key, at in arrivals.items()}
@@ -48,7 +47,7 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json([
             {"raw": k[0], "source_table": k[1] or None, "reason": k[2], "records": n, "first_position": p,
-             "last_arrived_at": t}
+             "last_arrived_at": t, "can_be_replayed": can_be_replayed(k[2])}
             for k, (n, p, t) in listed
         ])  # fmt: skip
         return
@@ -56,15 +55,22 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
         console.print("no record was rejected")
         return
     numbers = ("records", "first position", "last arrival (UTC)")
-    table = listing("raw table", "source table", "reason", *numbers, right=numbers, fold=True)
+    table = listing("raw table", "source table", "reason", *numbers, "then", right=numbers, fold=True)
     for (name, source, reason), (n, position, at) in listed:
         cells = map(escape, (name, source or "(unknown)", reason))
-        table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}")
+        then = "fix, replay" if can_be_replayed(reason) else "deliver again"
+        table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}", then)
     console.print(table)
+    replay = (
+        ", and `... replay PIPELINE` reads them again after a fix"
+        if any(can_be_replayed(reason) for (_, _, reason), _ in listed)
+        else ". None of them can be read as they were delivered: no replay changes that"
+    )
     console.print(
-        "\n`lake-assets rejected list` shows the records, `... explain RAW POSITION` one of them, and "
-        "`... replay PIPELINE` reads them again after a fix",
+        f"\n`lake-assets rejected list` shows the records, `... explain RAW POSITION` one of them with what can be done"
+        f"{replay}",
         style="dim",
+        soft_wrap=True,
     )
 
 
@@ -108,7 +114,7 @@ def explain(
             console.print(f"about {row['source_table']}, event {row['event_index']} of the record", markup=False)
         console.print("[bold red]rejected[/]: ", end="")
         console.print(row["reason"], markup=False)
-        console.print(_advice(row), markup=False)
+        console.print(advice(row["reason"], row["source_table"]), markup=False)
     console.print()
     console.print(_pretty(records[0]["record"]), markup=False, highlight=False, soft_wrap=True)
 
@@ -149,41 +155,6 @@ def _rows(
         if table.name.endswith(SUFFIX) and lake.exists(of) and lake.exists(table):
             for row in lake.table(table).scan(row_filter=row_filter).to_arrow().to_pylist():
                 yield str(of), row
-
-
-def _kind(reason: str) -> str:
-    """Return a reason without its value, so that similar reasons are counted together."""
-    if " is unknown" in reason and " is " in reason.split(": ", 1)[0]:
-        return f"{reason.split(' is ', 1)[0]} has no place in the order of changes"
-    if misfits := _misfits(reason):
-        return ", ".join(f"{column} does not fit {kind}" for column, kind in misfits)
-    return reason.split(" (", 1)[0]
-
-
-def _misfits(reason: str) -> list[tuple[str, str]]:
-    """Return the columns, with their types, whose values do not fit."""
-    return re.findall(rf"(?:^|{SEPARATOR})((?:(?!{SEPARATOR}).)+?) does not fit ([a-z_]+(?:[(<][^:]*?[)>])?): ", reason)
-
-
-def _advice(row: dict[str, Any]) -> str:
-    reason, heal = row["reason"], "Correct it at the source (a newer event of the row heals it)"
-    if misfits := _misfits(reason):
-        types = ", ".join(f"{column}: ..." for column, _ in misfits)
-        # Bytes and arrays as text are in the notation of the format.
-        is_text_lossy = any(kind.startswith(("binary", "array")) for _, kind in misfits)
-        keeps = "" if is_text_lossy else " (string keeps every value)"
-        return (
-            f"{heal}, or declare `types: {{{types}}}`{keeps}, or `on_misfit: null` to take such values as null; then "
-            "replay"
-        )
-    if "place in the order of changes" in reason or "order of changes is unknown" in reason:
-        return "Correct it at the source, or declare `order_by` with columns that order the changes; then replay"
-    if reason.startswith("key column "):
-        values = "whose values are never null" if reason.endswith(" is null") else "that every event has"
-        return f"Correct it at the source, or declare the table's `key` with columns {values}; then replay"
-    if row["source_table"] is None:
-        return "Check the stream's `format`, and name its one table if records do not say; then replay"
-    return f"{heal}, or the declaration; then replay"
 
 
 def _pretty(record: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +16,20 @@ from lake_assets.facade import Lake
 from lake_assets.report.amounts import core_time, plural
 from lake_assets.report.contents import Report
 from lake_assets.report.contents import report as report_on
+from lake_assets.report.findings import Kind
 from lake_assets.report.html_page import write_page
 from lake_assets.report.period import since_of
 
-_COLOURS = {"failing": "bold red", "late": "red", "not exact": "yellow", "rejected": "yellow", "notice": "dim"}
+_COLOURS: Mapping[Kind, str] = {
+    "failing": "bold red",
+    "late": "red",
+    "silent": "red",
+    "not exact": "yellow",
+    "rejected": "yellow",
+    "warning": "yellow",
+    "slower": "yellow",
+    "notice": "dim",
+}
 # Lines in a terminal; the page has all of them.
 _FINDINGS, _SENTENCES = 20, 10
 
@@ -49,7 +60,7 @@ def _show(made: Report) -> None:
         console.print("no pipeline has filled a table in this lake yet: try `lake-assets demo`", markup=False)
         return
     if not made.urgent:
-        console.print("[green]no table fails or is late[/]")
+        console.print("[green]no table fails, is late or silent[/]")
     for f in made.findings[:_FINDINGS]:
         waiting = f" ({plural(f.waiting, 'table waits', 'tables wait')} for it)" if f.waiting else ""
         console.print(

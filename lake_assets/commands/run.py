@@ -83,8 +83,8 @@ def rejection_note(outcomes: Sequence[Outcome], pipeline: str) -> str | None:
     total, listed = sum(counts.values()), ", ".join(f"{table} {n:,}" for table, n in counts.items())
     which = "1 record was rejected and is" if total == 1 else f"{total:,} records were rejected and are"
     return (
-        f"{which} in no staging or final table ({listed}). `lake-assets rejected list` shows each with its reason; "
-        f"after a fix, `lake-assets rejected replay {pipeline}` reads them again"
+        f"{which} in no staging or final table ({listed}). `lake-assets rejected` says why, and for which "
+        f"reasons `lake-assets rejected replay {pipeline}` reads them again after a fix"
     )
 
 

@@ -9,14 +9,20 @@ from datetime import UTC, datetime
 
 from lake_assets.errors import LakeError
 from lake_assets.health.late_tables import late_tables, targets_of
+from lake_assets.health.step_findings import with_steps
 from lake_assets.health.table_status import TableStatus, table_status
 from lake_assets.health.upkeep_status import UpkeepStatus, upkeep_statuses
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pending import after_redeclaration
+from lake_assets.pipeline.table_graph import Spec
 from lake_assets.service import service_state
+from lake_assets.service.live_service import live_among
 from lake_assets.tables.standing_failures import Failure, standing
+
+# What is said of a live source without a service's state.
+NEVER_READ = "no service has read it yet: `lake-assets serve` does, or the source sensor in Dagster"
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class LakeStatus:
 
 def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
     """Return the status of a lake, whose declarations are in some pipelines. Reads metadata only."""
-    changed, unread = _redeclared(lake, pipelines)
+    specs, unread = _declared(lake, pipelines)
+    changed = _redeclared(lake, specs)
     kept = upkeep_statuses(lake, pipelines)
     tables = [table_status(lake, t) for t in own_tables(lake)]
     tables = [
@@ -45,35 +52,44 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
         for found in (kept.get(t.table),)
         for claims in (found.claims if found else (),)
     ]
-    tables = with_targets(lake, with_services(lake, with_failures(lake, tables)), pipelines)
-    return LakeStatus(with_upstream(tables), kept, unread)
+    tables = with_targets(lake, with_services(lake, with_failures(lake, tables), specs), pipelines)
+    return LakeStatus(with_steps(lake, with_upstream(tables), {str(s.table): s for s in specs}), kept, unread)
 
 
-def quick_status(lake: LakeBase) -> list[TableStatus]:
-    """Return the status of the tables without what their declarations say, and without their upkeep."""
+def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus]:
+    """Return the status of the tables without changes of their declarations, and without their upkeep.
+
+    Args:
+        specs: the tables whose declarations are known.
+    """
     tables = [table_status(lake, t) for t in own_tables(lake)]
-    return with_upstream(with_services(lake, with_failures(lake, tables)))
+    tables = with_upstream(with_services(lake, with_failures(lake, tables), specs))
+    return with_steps(lake, tables, {str(s.table): s for s in specs})
 
 
-def _redeclared(lake: LakeBase, pipelines: Sequence[Pipeline]) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """Return what changed declarations do to tables, by pipeline and table; and errors of pipelines that cannot be
-    read."""
-    found: dict[tuple[str, str], str] = {}
+def _declared(lake: LakeBase, pipelines: Sequence[Pipeline]) -> tuple[list[Spec], list[str]]:
+    """Return the declarations of all tables, and errors of pipelines that cannot be read."""
+    found: list[Spec] = []
     unread: list[str] = []
     for pipeline in pipelines:
         try:
-            specs = pipeline.specs(lake, alone=False)
+            found += pipeline.specs(lake, alone=False)
         except LakeError as e:
             unread.append(str(e))
-            continue
-        for spec in specs:
-            try:
-                text = after_redeclaration(lake, spec)
-            except LakeError as e:  # the table's own failure, which its next run reports
-                text = str(e)
-            if text:
-                found[pipeline.name, str(spec.table)] = text
     return found, unread
+
+
+def _redeclared(lake: LakeBase, specs: Sequence[Spec]) -> dict[tuple[str, str], str]:
+    """Return what changed declarations do to tables, by pipeline and table."""
+    found: dict[tuple[str, str], str] = {}
+    for spec in specs:
+        try:
+            text = after_redeclaration(lake, spec)
+        except LakeError as e:  # the table's own failure, which its next run reports
+            text = str(e)
+        if text:
+            found[spec.pipeline, str(spec.table)] = text
+    return found
 
 
 def with_failures(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableStatus]:
@@ -88,17 +104,30 @@ def with_failures(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableSt
     ]
 
 
-def with_services(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableStatus]:
+def with_services(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[Spec] = ()) -> list[TableStatus]:
     """Return the tables with the state of the services that read live sources; a source of which nothing has landed
-    has no table yet."""
+    has no table yet.
+
+    Args:
+        specs: the tables whose declarations are known: of a live one, it is told that no service has ever read it.
+    """
     states = service_state.of_all(lake)
+    live = {str(s.table): s.pipeline for s in live_among(specs)}
     known = {t.table for t in tables}
-    missing = [TableStatus(name, "", None, {}, {}, 0.0, None) for name in states if name not in known]
-    return [
-        replace(t, source=state.text, source_fails=not state.is_well) if state else t
-        for t in (*tables, *missing)
-        for state in (states.get(t.table),)
+    missing = [
+        TableStatus(name, live.get(name, ""), None, {}, {}, 0.0, None)
+        for name in dict.fromkeys((*states, *live))
+        if name not in known
     ]
+
+    def with_service(table: TableStatus) -> TableStatus:
+        if state := states.get(table.table):
+            return replace(table, source=state.text, source_fails=not state.is_well)
+        if table.table in live:
+            return replace(table, source=NEVER_READ, source_fails=True)
+        return table
+
+    return [with_service(t) for t in (*tables, *missing)]
 
 
 def with_targets(lake: LakeBase, tables: Sequence[TableStatus], pipelines: Sequence[Pipeline]) -> list[TableStatus]:

@@ -14,10 +14,11 @@ from lake_assets.health.status_of_history import lost_history, renamed_columns
 from lake_assets.ingest.raw.absorbed_dumps import behind_tables, skipped_dumps
 from lake_assets.ingest.raw.landing_backlog import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped
+from lake_assets.ingest.records.reject_reasons import RejectReason, reject_reasons
 from lake_assets.ingest.records.rejects import rejected_records
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import is_upkeep, row_count, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
@@ -27,6 +28,15 @@ from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 from lake_assets.upkeep.claims import Claim
 from lake_assets.upkeep.history_left import HistoryLeft, history_left
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """Something that has not happened for longer than it may: seconds, their limit, and what to do."""
+
+    seconds: float
+    limit: float
+    text: str
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ class TableStatus:
         lost: the sources whose history since the watermark is lost, and what to do.
         renamed: columns that its sources have renamed or dropped since they were absorbed.
         rejected: of a raw table: how many of its records are rejected, whatever they are about.
+        reject_reasons: why, the most frequent reason first.
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
         redeclared: what the next run does because the declaration has changed.
         upkeep: what `lake-assets upkeep` has to do for the table; None: its pipeline or files cannot be read.
@@ -60,6 +71,10 @@ class TableStatus:
         source_fails: whether that service is not running, or cannot read or land.
         target_lag: how many seconds the table may be behind what has arrived in the lake; None: no target is declared.
         late: that the target is exceeded, or that no run can keep it, with what takes the time; empty: neither.
+        silent: that nothing arrives, for longer than declared or usual; None: something does, or that is usual.
+        stalled: that changes wait for longer than usual, of a table without a target; None: they do not.
+        slower: that its newest steps take longer than earlier ones of their size; empty: they do not.
+        warnings: the audits of `severity: warn` that did not pass in its newest step that changed rows.
     """
 
     table: str
@@ -81,6 +96,7 @@ class TableStatus:
     lost: list[str] = field(default_factory=list[str])
     renamed: list[str] = field(default_factory=list[str])
     rejected: int = 0
+    reject_reasons: tuple[RejectReason, ...] = ()
     landing: str | None = None
     redeclared: str = ""
     upkeep: tuple[str, ...] | None = None
@@ -90,6 +106,10 @@ class TableStatus:
     source_fails: bool = False
     target_lag: float | None = None
     late: str = ""
+    silent: Overdue | None = None
+    stalled: Overdue | None = None
+    slower: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_behind(self) -> bool:
@@ -104,6 +124,26 @@ class TableStatus:
         )
 
     @property
+    def rejected_text(self) -> str:
+        """How many records are rejected, and the most frequent reasons."""
+        records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
+        shown = self.reject_reasons[: thresholds.REPORT_NAMES]
+        reasons = [f"{r.reason} ({r.records:,})" for r in shown]
+        if more := sum(r.records for r in self.reject_reasons[len(shown) :]):
+            reasons.append(f"other reasons ({more:,})")
+        return f"{records} rejected, of all tables{': ' if reasons else ''}{'; '.join(reasons)}"
+
+    @property
+    def warning_text(self) -> str:
+        """The audits that warn, in a line."""
+        audits = "the audit" if len(self.warnings) == 1 else "the audits"
+        does = "does" if len(self.warnings) == 1 else "do"
+        return (
+            f"{audits} {', '.join(self.warnings)} {does} not pass, and its batches are published nevertheless "
+            "(`severity: warn`)"
+        )
+
+    @property
     def notes(self) -> Iterator[tuple[str, str]]:
         """What needs attention, each with its colour."""
         if self.failure:
@@ -115,6 +155,14 @@ class TableStatus:
             yield "red", f"its source is not read: {self.source}"
         if self.late:
             yield "red", self.late
+        if self.stalled:
+            yield "red", self.stalled.text
+        if self.silent:
+            yield "red", self.silent.text
+        if self.warnings:
+            yield "yellow", self.warning_text
+        if self.slower:
+            yield "yellow", self.slower
         if self.redeclared:
             yield "yellow", self.redeclared
         yield from (("yellow", text) for text in self.renamed)
@@ -122,8 +170,7 @@ class TableStatus:
         yield from (("yellow", f"not exact: {reason}") for reason in self.not_exact)
         yield from (("yellow", f"the dump {name} is skipped: {why}") for name, why in self.skipped_dumps.items())
         if self.rejected:
-            records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
-            yield "yellow", f"{records} rejected, of all tables (`lake-assets rejected`)"
+            yield "yellow", f"{self.rejected_text} (`lake-assets rejected`)"
 
 
 def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
@@ -154,6 +201,7 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
     except (HistoryError, InputError, StorageUnavailableError, MissingPackageError) as e:
         return replace(result, error=str(e))
     now = datetime.now(UTC).timestamp()
+    rejected = rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,
@@ -166,7 +214,8 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
         history=history_left(marks, {s: sources[s] for s in windows}, now),
         renamed=renamed_columns(marks, sources),
         landing=unused_folder(table),
-        rejected=rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0,
+        rejected=rejected,
+        reject_reasons=reject_reasons(lake, table_id) if rejected else (),
     )
 
 

@@ -27,7 +27,6 @@ from lake_assets.lake.metadata.watermark import PROPERTY, Watermarks, find_prope
 from lake_assets.models.model_spec import DECLARED_PROPERTY
 from lake_assets.models.steps.cost_estimate import COST
 from lake_assets.pipeline.redo import RECOMPUTED_PROPERTY
-from lake_assets.tables.audits.audit_gate import AUDITED_PROPERTY
 from lake_assets.tables.writing.commit_counts import counts
 from lake_assets.tables.writing.table_state import (
     DECLARATION_PROPERTY,
@@ -91,8 +90,6 @@ class Moment:
             parts.append(f"a step, strategy {json.loads(cost)['strategy']}")
         elif PROPERTY in summary and len(parts) == int(self.is_rollback):
             parts.append("a step")
-        if audited := summary.get(AUDITED_PROPERTY):
-            parts.append(f"audits passed: {', '.join(map(str, json.loads(audited)))}")
         if not parts:
             program = summary.get("engine-name") or summary.get("app-name") or ""
             parts.append(f"another program{f' ({program})' if program else ''}")

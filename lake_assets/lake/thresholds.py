@@ -252,6 +252,32 @@ JOURNAL_DAYS = 90
 TARGET_LAG_SHARE = 0.2
 # How long the next step of a table takes is told by so many of its newest ones. [not measured]
 STEPS_OF_A_FORECAST = 12
+# A source is known from this many arrivals on, and from this many seconds between the first and the last of them: a
+# bulk load of an hour says nothing of the hour after. Before a day is over, it is silent after as long a time as it is
+# known. [0072; not measured]
+RHYTHM_ARRIVALS = 30
+RHYTHM_SECONDS = 6 * 3_600.0
+# It is silent, and a table is no longer absorbed, after so many times the longest usual gap, and this many seconds at
+# least: a gap of a night or a weekend belongs to the usual ones. [0072; not measured]
+SILENCE_FACTOR = 3.0
+SILENCE_LEAST_SECONDS = 900.0
+# A gap is usual if there is one as long in each of so many days: a single outage makes no later one usual.
+# [0072; not measured]
+RHYTHM_WEEK_DAYS = 7
+# So many days of the journal are read for this once; each day's digest holds so many of its gaps (more than there are
+# weeks in the journal), and so many steps of a table. A larger journal is read day by day. [0072; not measured]
+RHYTHM_DAYS = 28
+GAPS_REMEMBERED = 16
+STEPS_REMEMBERED = 24
+JOURNAL_ROWS_AT_ONCE = 100_000
+# A step is slower than before if it took so many times what three of four steps of at least a share of its size took,
+# so many times the longest of them, and this many seconds more: the first step of a process waits for a JVM. So many
+# steps have to be known. [0072; not measured]
+SLOWER_FACTOR = 3.0
+SLOWER_THAN_LONGEST = 1.5
+SLOWER_SECONDS = 10.0
+SLOWER_SIZE = 0.5
+SLOWER_STEPS = 3
 # Dagster looks this often for steps that it has not executed, reports the newest so many of a look, and expects no step
 # to take longer than the last number. [not measured]
 OUTSIDE_STEPS_SECONDS = 30

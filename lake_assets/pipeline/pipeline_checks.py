@@ -11,6 +11,7 @@ from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.final.added_columns import OWN_COLUMNS
 from lake_assets.final.column_selection import select
+from lake_assets.final.declaration import declaration
 from lake_assets.final.declared_order import columns_of_order
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
@@ -22,15 +23,18 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import annotated, check_outputs, output_columns, parse, plan
 from lake_assets.models.sql.sql_errors import column_problems, located, model_error
 from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Audit, Relationship
+from lake_assets.tables.audits.audit_evaluation import NO_KEY
+from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Audit, Relationship, Unique
 from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.schema_changes import is_former
+from lake_assets.tables.writing.table_ddl import key_in
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class _Checks:
         self._declared, self._places = pipeline.declared, declared.places
         self._types = {s.table: s.types for s in self.specs if isinstance(s, StagingSpec)}
         self.outputs: dict[TableId, dict[str, str]] = {}
+        self._model_keys: dict[TableId, tuple[str, ...]] = {}
         self.unknown_sources: list[str] = []
 
     def _at(self, table: TableId, setting: str) -> str:
@@ -124,8 +129,11 @@ class _Checks:
             if missing := [str(t) for t in spec.sources if t not in schemas]:
                 self.unknown_sources.append(f"columns of {spec.table}: {_missing(missing)}")
             try:
-                if types := _output_types(spec, schemas):
+                types, key = _output_types(spec, schemas)
+                if types:
                     self.outputs[spec.table] = types
+                if key is not None:
+                    self._model_keys[spec.table] = key
             except ModelError as e:
                 problems += str(located(e, spec.origin)).splitlines()
         return problems
@@ -258,7 +266,27 @@ class _Checks:
                     spec, at, [t for t in audit.reads if t in others and columns[t] is None]
                 )
                 problems += _audit_problems(audit, at, columns[spec.table], columns)
+                if isinstance(audit, Unique) and not audit.of and self._key_of(spec) == ():
+                    problems.append(f"{at}: {NO_KEY}")
         return problems
+
+    def _key_of(self, spec: Spec) -> tuple[str, ...] | None:
+        """Return the columns that identify a row of a table, none if it has no key; None: unknown before a run."""
+        match spec:
+            case ModelSpec():
+                return self._model_keys.get(spec.table)
+            case PythonModelSpec():
+                return spec.model.key
+            case FinalSpec() if spec.mode == "append":
+                return ()
+            case FinalSpec() if spec.by_row or spec.key or spec.keys:
+                return spec.key or (ROW, COPY)
+            case FinalSpec():
+                staging = self.lake.find(spec.staging)
+                return tuple(declaration(spec, staging)["key"]) if staging is not None else None
+            case _:
+                table = self.lake.find(spec.table)
+                return key_in(table) if table is not None else None
 
     def _columns_of(self, spec: Spec) -> Mapping[str, str] | None:
         """Return the future columns of a final table, if staging is known; for other tables, their current columns.
@@ -276,8 +304,11 @@ class _Checks:
         return dict.fromkeys([*names, *row, *_own_columns(spec)], "string")
 
 
-def _output_types(spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]]) -> dict[str, str]:
-    """Return the types of a model's columns, each empty if unknown; without any if the columns are unknown.
+def _output_types(
+    spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]]
+) -> tuple[dict[str, str], tuple[str, ...] | None]:
+    """Return the types of a model's columns, each empty if unknown, without any if the columns are unknown; and its
+    key, None if that is unknown.
 
     Args:
         schemas: the columns of its sources, as far as they are known.
@@ -287,13 +318,13 @@ def _output_types(spec: ModelSpec, schemas: Mapping[TableId, Mapping[str, str]])
     """
     time = spec.span.column if spec.span else ""
     if schemas.keys() >= set(spec.sources):
-        query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
-        return {s.alias_or_name: annotated(s.unalias()) for s in query.selects}
+        planned = plan(str(spec.table), spec.sql, schemas, spec.key, time=time)
+        return {s.alias_or_name: annotated(s.unalias()) for s in planned.query.selects}, planned.key
     if wrong := column_problems(parse(str(spec.table), spec.sql), schemas):
         raise model_error(str(spec.table), wrong)
     outputs = output_columns(str(spec.table), spec.sql)
     check_outputs(str(spec.table), outputs, spec.key, time)
-    return dict.fromkeys(outputs or (), "")
+    return dict.fromkeys(outputs or (), ""), spec.key or None
 
 
 def _missing_time(spec: StagingSpec, staging: Table | None) -> list[str]:

@@ -21,8 +21,8 @@ from lake_assets.pipeline.column_sources import column_sources
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.report.amounts import duration, moment, plural
 from lake_assets.report.charts import Bar, LagChart, day_bars, lag_chart
-from lake_assets.report.cost_sentences import cost_sentences
-from lake_assets.report.findings import Finding, behind_text, findings, is_late, without_values
+from lake_assets.report.cost_sentences import cost_sentences, not_counted
+from lake_assets.report.findings import URGENT, Finding, behind_text, findings, is_late, without_values
 from lake_assets.report.full_steps import Advisor
 from lake_assets.report.graph_layout import LAYERS, Graph, graph
 from lake_assets.report.period import costs_since
@@ -149,7 +149,7 @@ class Report:
     @property
     def urgent(self) -> Sequence[Finding]:
         """The findings that somebody has to act on."""
-        return [f for f in self.findings if f.kind in ("failing", "late")]
+        return [f for f in self.findings if f.kind in URGENT]
 
 
 def report(
@@ -223,7 +223,7 @@ def _costs(lake: LakeBase, specs: Mapping[str, Spec], steps: Sequence[StepCost])
         total_line(steps, prices),
         tables,
         day_bars(cost_lines(steps, "day", prices)),
-        cost_sentences(tables, Advisor(lake, specs)),
+        [*filter(None, [not_counted(lake.config)]), *cost_sentences(tables, Advisor(lake, specs))],
         prices,
     )
 
@@ -249,7 +249,7 @@ def _specs(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, Spec]:
 def _state(status: TableStatus) -> str:
     if status.failure or status.error or status.lost or status.source_fails:
         return "failing"
-    return "late" if is_late(status) else "good"
+    return "late" if is_late(status) or status.silent else "good"
 
 
 def _table_row(lake: LakeBase, status: TableStatus) -> TableRow:

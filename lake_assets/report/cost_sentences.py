@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lake_assets.journal.step_costs import CostLine
-from lake_assets.lake import thresholds
+from lake_assets.lake import LakeConfig, thresholds
 from lake_assets.report.amounts import core_time
 from lake_assets.report.full_steps import Advisor, again
 
 # The most frequent reasons are enough for a sentence.
 _REASONS = 2
+
+
+def not_counted(config: LakeConfig) -> str:
+    """Return what core time does not have, as this lake is configured; empty: nothing is missing."""
+    if not config.spark.remote:
+        return ""
+    return (
+        "steps over Spark Connect: core time is that of the processes that ran them. What the server used is not "
+        "counted, nor is it in shares, estimates and costs"
+    )
 
 
 def cost_sentences(tables: Sequence[CostLine], advisor: Advisor) -> list[str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from lake_assets.health.table_status import TableStatus
 from lake_assets.lake import thresholds
 from lake_assets.report.amounts import duration, plural
 
-Kind = Literal["failing", "late", "not exact", "rejected", "notice"]
-KINDS: tuple[Kind, ...] = ("failing", "late", "not exact", "rejected", "notice")
+Kind = Literal["failing", "late", "silent", "not exact", "rejected", "warning", "slower", "notice"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# Those on which somebody has to act.
+URGENT: tuple[Kind, ...] = ("failing", "late", "silent")
 # A text in single quotes: in errors, these are values of rows as well as names.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 # The key that an error names.
@@ -50,7 +53,13 @@ def findings(tables: Sequence[TableStatus]) -> list[Finding]:
 def is_late(status: TableStatus) -> bool:
     """Whether changes have waited for longer than they may."""
     limit = thresholds.REPORT_LATE_SECONDS if status.target_lag is None else status.target_lag
-    return bool(status.late) or status.behind_seconds > limit
+    return bool(status.late or status.stalled) or _waited(status) > limit
+
+
+def _waited(status: TableStatus) -> float:
+    """Return the age, in seconds, of the oldest commit or file that a table has not absorbed."""
+    now = time.time()
+    return max(status.behind_seconds, now - (status.waiting.since or now))
 
 
 def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
@@ -70,7 +79,7 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
         yield Finding("failing", table, without_values(f"its source is not read: {status.source}"), do, waiting)
     if not status.failure and is_late(status):
         of = f", and may for {duration(target)}" if target is not None else ""
-        what = status.late or f"changes have waited for {duration(status.behind_seconds)}{of}: {behind_text(status)}"
+        what = status.late or f"changes have waited for {duration(_waited(status))}{of}: {behind_text(status)}"
         if status.upstream:
             do = f"look at {status.upstream[0]} first, for which it waits"
         elif status.is_behind:
@@ -78,15 +87,32 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
         else:  # a target that no run can keep: its text says what would help
             do = ""
         yield Finding("late", table, what, do, waiting)
+    if status.silent:
+        yield Finding("silent", table, status.silent.text)
     for reason in status.not_exact:
         yield Finding("not exact", table, without_values(reason))
     if status.rejected:
-        what = f"{plural(status.rejected, 'record')} could not be read"
-        yield Finding("rejected", table, what, "`lake-assets rejected` says why, and replays them after a fix")
+        yield Finding("rejected", table, without_values(status.rejected_text), _after_rejects(status))
+    if status.warnings:
+        yield Finding("warning", table, status.warning_text)
+    if status.slower:
+        do = f"`lake-assets explain {table}` says how it is computed, `lake-assets costs` what its steps use"
+        yield Finding("slower", table, status.slower, do)
     notes = (status.redeclared, *status.renamed, *(claim.text for claim in status.claims))
     for text in (*notes, *(f"the dump {name} is skipped: {why}" for name, why in status.skipped_dumps.items())):
         if text:
             yield Finding("notice", table, without_values(text))
+
+
+def _after_rejects(status: TableStatus) -> str:
+    """Return what to do about rejected records, by their reasons."""
+    lost = sum(r.records for r in status.reject_reasons if not r.can_be_replayed)
+    again = sum(r.records for r in status.reject_reasons if r.can_be_replayed)
+    deliver = "no declaration reads it as it was delivered" if lost == 1 else "no declaration reads them as delivered"
+    if lost and not again:
+        return f"deliver the rows again, corrected, or leave them: {deliver}"
+    but = f"; {lost:,} of them {'has' if lost == 1 else 'have'} to be delivered again, corrected" if lost else ""
+    return f"`lake-assets rejected` says what to correct, and `lake-assets rejected replay` reads them again then{but}"
 
 
 def behind_text(status: TableStatus) -> str:

@@ -48,6 +48,17 @@ def test_costs_as_text_and_json(home: Lake, call: Call) -> None:
     assert [line["name"] for line in by_day] == sorted(line["name"] for line in by_day)
 
 
+def test_what_a_spark_connect_server_used_is_said_not_to_be_counted(
+    home: Lake, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Spark Connect" not in call("costs").out
+    monkeypatch.setenv("LAKE_SPARK__REMOTE", "sc://127.0.0.1:15002")
+    done = call("costs")
+    assert done.code == 0, done.err
+    assert "What the server used is not counted" in done.out
+    assert "What the server used is not counted" in json.loads(call("costs", "--json").out)["not_counted"]
+
+
 def test_nothing_in_the_period_and_a_wrong_period(home: Lake, call: Call) -> None:
     assert "no step has absorbed anything or failed since" in call("costs", "--since", "1s").out
     done = call("costs", "--since", "soon")

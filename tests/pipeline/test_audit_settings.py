@@ -176,12 +176,18 @@ def test_check_tells_columns_and_tables_that_are_not_there(tmp_path: Path, plain
         "            - {relationships: {id: final.gone.id}, name: gone}\n"
         "            - {relationships: {id: final.shops.id}, name: shops}\n"
         "            - {name: s, sql: \"SELECT t.no, c.id FROM {table} t JOIN final.cities c ON c.id = t.id\"}\n"
-        "        - public.cities\n"
+        "        - {table: public.cities, audits: [unique, {unique: id, name: ids}]}\n"
+        "        - {table: public.logs, mode: append, audits: [unique]}\n"
+        "        - {table: public.people, key: id, audits: [unique]}\n"
+        "        - {table: public.unknown, audits: [unique]}\n"
         "  models:\n    - name: agg.m\n      sql: SELECT id AS k FROM final.shops\n"
-        "      audits: [{not_null: id}]\n"
+        "      audits: [{not_null: id}, unique]\n"
+        "    - {name: agg.keyed, sql: \"SELECT id, count(*) AS n FROM final.shops GROUP BY id\", audits: [unique]}\n"
     )  # fmt: skip
     file = tmp_path / "defs.yaml"
-    users, model = (f"{file}, line {text[: text.index(at)].count(chr(10)) + 1}: " for at in ("audits:", "audits: [{"))
+    places = ("audits:", "audits: [unique, {", "audits: [unique]", "audits: [{")
+    users, cities, logs, model = (f"{file}, line {text[: text.index(at)].count(chr(10)) + 1}: " for at in places)
+    no_key = "audit unique: the table has no key: name the columns (`unique: [...]`)"
     assert sorted(check(load(tmp_path, text), plain_lake).mistakes) == sorted(
         [
             f"{users}final.users: audit s, line 1 of its SQL: no column no in {{table}}: it has id, __deleted",
@@ -190,5 +196,8 @@ def test_check_tells_columns_and_tables_that_are_not_there(tmp_path: Path, plain
             f"{users}final.users: audit not_null__op names _op, and the table has id, __deleted",
             f"{users}final.users: audit gone reads final.gone, which neither exists in the lake nor is declared",
             f"{model}agg.m: audit not_null_id names id, and the table has k",
+            f"{model}agg.m: {no_key}",
+            f"{cities}final.cities: {no_key}",
+            f"{logs}final.logs: {no_key}",
         ]
     )

@@ -113,7 +113,7 @@ def test_two_hundred_tables(plain_lake: Lake) -> None:
     text = check(page)
     assert "200 tables" in text
     assert "32 tables are stopped." in text
-    assert "22 more that are stopped or late" in text
+    assert "22 more that are stopped, late or silent" in text
     assert len(page) < 2_000_000
 
 

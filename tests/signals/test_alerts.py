@@ -15,6 +15,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import AuditFailedError, ConfigError, WebhookError
+from lake_assets.health.durations import in_words
 from lake_assets.ingest.staging import exactness
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
@@ -25,18 +26,18 @@ from lake_assets.signals.alerts import alert_conditions, alert_memory
 from lake_assets.signals.alerts.alert_conditions import Condition, Found
 from lake_assets.signals.alerts.alert_evaluation import evaluate, try_evaluate
 from lake_assets.signals.alerts.alert_memory import Memory, after
-from lake_assets.signals.durations import in_words
 from lake_assets.tables.audits.audit_evaluation import Finding
 from tests.support.cli import Done, caller
 from tests.support.executed_page import blocks
 from tests.support.http_receiver import Receiver
 from tests.support.processes import ROOT
-from tests.support.signalled_shop import CITIES, ORDERS, Shop, age, signalled
+from tests.support.signalled_shop import CITIES, MODEL, ORDERS, Shop, age, signalled
 
 FIELDS = {
     "schema", "text", "event", "id", "kind", "lake", "pipeline", "table", "detail", "value", "limit", "began_at",
     "ended_at", "seconds",
 }  # fmt: skip
+WARNS = {"name": "cities_have_names", "sql": "SELECT * FROM {table} WHERE city IS NULL", "severity": "warn"}
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_rejects_above_a_share(shop: Shop, received: Receiver, monkeypatch: pyte
     assert look(shop) == 1
     (found,) = received.bodies
     assert (found["kind"], found["value"], found["limit"]) == ("rejected", 0.015, 0.01)
-    assert "15 of 1,000 records of the last day are rejected (1.5%, at most 1.0% are borne)" in found["detail"]
+    assert "15 of 1,000 records of the last day are rejected (1.5%; the limit is 1%)" in found["detail"]
     monkeypatch.setattr("lake_assets.health.table_status.rejected_records", lambda *_: 0)
     look(shop)
     assert received.bodies[-1]["event"] == "ended"
@@ -186,7 +187,7 @@ def test_a_live_source_that_is_not_read(plain_lake: Lake, received: Receiver, mo
     ]
     pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "streams": streams}))
     evaluate(lake, [pipeline])
-    assert received.bodies[0]["detail"] == "its source is not read: no service has read it yet"
+    assert received.bodies[0]["detail"].startswith("its source is not read: no service has read it yet")
     state = service_state.of_this_process("raw.orders", "x", None)
     service_state.write(lake, replace(state, state="reading"))
     evaluate(lake, [pipeline])
@@ -194,6 +195,47 @@ def test_a_live_source_that_is_not_read(plain_lake: Lake, received: Receiver, mo
     evaluate(lake, [pipeline])
     assert [b["event"] for b in received.bodies] == ["began", "ended", "began"]
     assert received.bodies[-1]["detail"] == "its source is not read: failed: no broker answers"
+
+
+def test_an_audit_that_warns(shop: Shop, received: Receiver) -> None:
+    shop.audits = (Finding("cities_have_names", False, 2, "all rows", ({"city": "r0w-value"},)),)
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "models": [{**MODEL, "audits": [WARNS]}]}))
+    for audits in (shop.audits, shop.audits, ()):
+        shop.audits = audits
+        shop.order()
+        shop.step()
+        evaluate(shop.lake, [pipeline])
+    assert told(received) == [("began", "audit", "agg.cities"), ("ended", "audit", "agg.cities")]
+    assert received.bodies[0]["text"].startswith(
+        "agg.cities: an audit warns: the audit cities_have_names does not pass"
+    )
+    assert "r0w-value" not in received.text
+
+
+def test_a_source_that_is_silent(shop: Shop, received: Receiver) -> None:
+    shop.step()
+    window = {"source": str(ORDERS), "start_snapshot": 1, "end_snapshot": 2, "files": 1, "bytes": 1}
+    for n in range(96):
+        at = time.time() - 3 * 86_400 + n * 1_800
+        step_journal.note(
+            shop.lake, StepRecord("shop", str(CITIES), "absorbed", at, 1.0, 1.0, rows_inserted=1, sources=[window])
+        )
+    step_journal.flush(shop.lake)
+    for table in (ORDERS, CITIES):
+        age(shop.lake.table(table), 86_400)
+    for _ in range(2):
+        look(shop)
+    (silent,) = received.bodies
+    assert (silent["event"], silent["kind"], silent["table"], round(silent["limit"])) == (
+        "began",
+        "silent",
+        "agg.cities",
+        5400,
+    )
+    shop.order()
+    shop.step()
+    look(shop)
+    assert told(received)[1:] == [("ended", "silent", "agg.cities")]
 
 
 def test_a_receiver_that_is_away_loses_nothing(

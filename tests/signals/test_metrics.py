@@ -255,7 +255,7 @@ def test_the_dashboard_shows_each_metric_of_tables_and_steps(shop: Shop) -> None
     left = {n for n in known(shop) if n not in text}
     assert {n.removeprefix("lake_assets_") for n in left} == {
         "scrape_duration_seconds", "table_pending_rows", "table_unreadable", "table_history_lost", "source_state",
-        "source_committed_timestamp_seconds",
+        "source_committed_timestamp_seconds", "table_silent", "table_audit_warnings",
     }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from lake_assets.health.lake_status import quick_status
+from lake_assets.health.durations import in_words
+from lake_assets.health.lake_status import NEVER_READ, quick_status
 from lake_assets.health.table_lag import lag_of, target_of
 from lake_assets.health.table_status import TableStatus
 from lake_assets.journal import step_journal
@@ -17,7 +18,6 @@ from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.service import service_state
 from lake_assets.service.live_service import live_among
-from lake_assets.signals.durations import in_words
 from lake_assets.signals.error_text import error_text
 from lake_assets.tables.standing_failures import standing
 
@@ -36,7 +36,7 @@ class Condition:
         table: the table.
         pipeline: its pipeline.
         text: what is wrong, in a line.
-        value, limit: for a lag, seconds; for rejected records, shares; None for other kinds.
+        value, limit: for a lag or a silence, seconds; for rejected records, shares; None for other kinds.
     """
 
     kind: AlertKind
@@ -89,7 +89,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         of_all: whether to look at the tables of other pipelines too, as far as that is possible without declarations.
     """
     specs = {str(s.table): s for p in pipelines for s in p.specs(lake, alone=False)}
-    tables = {t.table: t for t in quick_status(lake)}
+    tables = {t.table: t for t in quick_status(lake, list(specs.values()))}
     names = None if of_all else frozenset(p.name for p in pipelines)
     found = [
         c
@@ -99,12 +99,16 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
             *_rejects(lake, tables, limits),
             *_inexact(tables),
             *_sources(lake, tables, specs),
+            *_silences(tables, specs),
+            *_warnings(tables),
         )
         if c.kind in limits.kinds and (names is None or c.pipeline in names)
     ]
     # Another process may know the declaration.
-    unknown = {("lag", t) for t in tables if t not in specs}
-    unknown |= {(kind, t.table) for t in tables.values() if t.error for kind in ("lag", "not_exact", "rejected")}
+    unknown = {(kind, t) for t in tables if t not in specs for kind in ("lag", "silent")}
+    unknown |= {
+        (kind, t.table) for t in tables.values() if t.error for kind in ("lag", "not_exact", "rejected", "silent")
+    }
     return Found(found, names, frozenset(unknown))
 
 
@@ -125,6 +129,20 @@ def _lags(tables: Mapping[str, TableStatus], specs: Mapping[str, Spec], limits: 
         if name in specs and limit is not None and lag > limit:
             text = f"changes of the last {in_words(lag)} are not in it; at most {in_words(limit)} are wanted"
             yield Condition("lag", name, table.pipeline, text, lag, limit)
+        elif name in specs and limit is None and (stalled := table.stalled):
+            yield Condition("lag", name, table.pipeline, stalled.text, stalled.seconds, stalled.limit)
+
+
+def _silences(tables: Mapping[str, TableStatus], specs: Mapping[str, Spec]) -> Iterator[Condition]:
+    for name, table in tables.items():
+        if name in specs and (silent := table.silent):
+            yield Condition("silent", name, table.pipeline, silent.text, silent.seconds, silent.limit)
+
+
+def _warnings(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
+    for name, table in tables.items():
+        if table.warnings:
+            yield Condition("audit", name, table.pipeline, table.warning_text)
 
 
 def _rejects(lake: LakeBase, tables: Mapping[str, TableStatus], limits: Limits) -> Iterator[Condition]:
@@ -142,9 +160,10 @@ def _rejects(lake: LakeBase, tables: Mapping[str, TableStatus], limits: Limits) 
         records = max(landed[name], parsed[name] + rejected[name])
         share = rejected[name] / records if records else 0.0
         if share > limits.rejected:
+            percent, most = _percents(share, limits.rejected)
             text = (
-                f"{rejected[name]:,} of {records:,} records of the last day are rejected ({share:.1%}, at most "
-                f"{limits.rejected:.1%} are borne): see `lake-assets rejected`"
+                f"{rejected[name]:,} of {records:,} records of the last day are rejected ({percent}; the limit is "
+                f"{most}): `lake-assets rejected` lists them"
             )
             yield Condition("rejected", name, table.pipeline, text, share, limits.rejected)
 
@@ -163,6 +182,12 @@ def _sources(lake: LakeBase, tables: Mapping[str, TableStatus], specs: Mapping[s
         state, table = states.get(name), tables.get(name)
         pipeline = live.get(name) or (table.pipeline if table else "")
         if state is None:
-            yield Condition("source", name, pipeline, "its source is not read: no service has read it yet")
+            yield Condition("source", name, pipeline, f"its source is not read: {NEVER_READ}")
         elif not state.is_well:
             yield Condition("source", name, pipeline, error_text(lake, f"its source is not read: {state.text}"))
+
+
+def _percents(share: float, limit: float) -> tuple[str, str]:
+    """Format two shares with as many digits as tell them apart: 1.5% and 1%, 1.0004% and 1%."""
+    pairs = ((f"{share * 100:.{n}g}%", f"{limit * 100:.{n}g}%") for n in range(2, 10))
+    return next((pair for pair in pairs if pair[0] != pair[1]), (f"{share:%}", f"{limit:%}"))

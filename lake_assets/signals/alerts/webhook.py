@@ -10,10 +10,10 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 
 from lake_assets.errors import ConfigError, WebhookError
+from lake_assets.health.durations import in_words
 from lake_assets.lake import LakeBase
 from lake_assets.lake.signal_settings import AlertSettings
 from lake_assets.signals.alerts.alert_memory import Alert
-from lake_assets.signals.durations import in_words
 
 SETTING = "signals.alerts.webhook"
 _TITLES = {
@@ -23,6 +23,8 @@ _TITLES = {
     "rejected": "records are rejected",
     "not_exact": "is not exact",
     "source": "is not fed",
+    "silent": "is silent",
+    "audit": "an audit warns",
 }
 
 
@@ -42,11 +44,7 @@ def message(lake: LakeBase, alert: Alert, event: Literal["began", "ended"]) -> d
     condition = alert.condition
     ended = alert.ended if event == "ended" else None
     lasted = None if ended is None else max(0.0, ended - alert.began)
-    title = (
-        f"{condition.table} {_TITLES[condition.kind]}"
-        if condition.kind != "held"
-        else f"{condition.table}: {_TITLES['held']}"
-    )
+    title = f"{condition.table}{':' if condition.kind in ('held', 'audit') else ''} {_TITLES[condition.kind]}"
     text = (
         f"{title}: {condition.text}" if lasted is None else f"over after {in_words(lasted)}: {title}: {condition.text}"
     )

@@ -72,6 +72,8 @@ _GAUGES: Mapping[str, tuple[str, _Value]] = {
         "Reasons for which it is known to differ from its source.",
         lambda t, _: len(t.not_exact),
     ),
+    "table_silent": ("Whether nothing arrives, for longer than declared or usual.", lambda t, _: t.silent is not None),
+    "table_audit_warnings": ("Audits that do not pass, and only warn.", lambda t, _: len(t.warnings)),
     "table_rejected_records": ("Records that stand rejected, of a raw table.", lambda t, _: t.rejected),
     "table_absorbed_timestamp_seconds": (
         "When it last absorbed something, in seconds since 1970.",

@@ -27,6 +27,8 @@ from lake_assets.tables.audits.audit_kinds import (
 from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.spark_frames import checkpoint, over, temp_view
 
+# What is wrong with a uniqueness audit that has no columns.
+NO_KEY = "the table has no key: name the columns (`unique: [...]`)"
 # Number of failing rows to report, and length of each reported value.
 ROWS_SHOWN, VALUE_SHOWN = 5, 200
 
@@ -100,7 +102,7 @@ def check_audits(
             raise PipelineError(f"{at} names {', '.join(missing)}, and the table has {', '.join(types)}")
         match audit:
             case Unique() if not unique_columns(audit, key):
-                raise PipelineError(f"{at}: the table has no key: name the columns (`unique: [...]`)")
+                raise PipelineError(f"{at}: {NO_KEY}")
             case AcceptedValues():
                 _check_values(lake, at, audit, types[audit.column])
             case Assertion():

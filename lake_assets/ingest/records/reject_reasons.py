@@ -1,0 +1,103 @@
+"""Why records are rejected, counted by reason, and what can be done about each reason."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lake_assets.formats.files.limited_files import KEPT_IN_PART, TOO_LARGE
+from lake_assets.ingest.records.event_rows import SEPARATOR
+from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.lake import LakeBase, TableId
+
+# Prefixes of the reasons for which no declaration reads a record as it was delivered.
+_NEVER = (*KEPT_IN_PART, "not JSON", "a row of ")
+_DELIVER_AGAIN = (
+    "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it"
+)
+
+
+@dataclass(frozen=True)
+class RejectReason:
+    """A reason, without values of rows.
+
+    Attributes:
+        records: the number of records that are rejected for it.
+        can_be_replayed: whether these records can be read again after a fix of the declaration.
+    """
+
+    reason: str
+    records: int
+    can_be_replayed: bool
+
+
+def reject_reasons(lake: LakeBase, raw: TableId) -> tuple[RejectReason, ...]:
+    """Return why records of a raw table are rejected, the most frequent reason first."""
+    table = lake.find(rejected_of(raw))
+    if table is None:
+        return ()
+    rows = table.scan(selected_fields=("position", "reason")).to_arrow()
+    # A record may hold several events, and one value of a column many texts.
+    each = rows.group_by(["reason"]).aggregate([("position", "count_distinct")]).to_pylist()
+    return counted((r["reason"], r["position_count_distinct"]) for r in each)
+
+
+def counted(reasons: Iterable[tuple[str, int]]) -> tuple[RejectReason, ...]:
+    """Return reasons with their numbers of records, those that differ only in a value as one."""
+    counts, replayed = Counter[str](), dict[str, bool]()
+    for reason, records in reasons:
+        kind = kind_of(reason)
+        counts[kind] += records
+        replayed[kind] = can_be_replayed(reason)
+    return tuple(RejectReason(kind, n, replayed[kind]) for kind, n in counts.most_common())
+
+
+def kind_of(reason: str) -> str:
+    """Return a reason without its value, so that similar reasons are counted together."""
+    if " is unknown" in reason and " is " in reason.split(": ", 1)[0]:
+        return f"{reason.split(' is ', 1)[0]} has no place in the order of changes"
+    if misfits := misfits_in(reason):
+        return ", ".join(f"{column} does not fit {kind}" for column, kind in misfits)
+    return reason.split(" (", 1)[0]
+
+
+def misfits_in(reason: str) -> list[tuple[str, str]]:
+    """Return the columns, with their types, whose values do not fit."""
+    return re.findall(rf"(?:^|{SEPARATOR})((?:(?!{SEPARATOR}).)+?) does not fit ([a-z_]+(?:[(<][^:]*?[)>])?): ", reason)
+
+
+def can_be_replayed(reason: str) -> bool:
+    """Whether a record can be read again after a fix of the declaration; else it has to be delivered again."""
+    return not reason.startswith(_NEVER)
+
+
+def advice(reason: str, source_table: str | None) -> str:
+    """Return what can be done about a rejected record.
+
+    Args:
+        source_table: the table that it is about; None: that cannot be told.
+    """
+    heal = "Correct it at the source (a newer event of the row heals it)"
+    if reason.startswith(TOO_LARGE):
+        return "Raise `max_record`, and deliver the record again: only its beginning is kept. Or leave it"
+    if not can_be_replayed(reason):
+        return _DELIVER_AGAIN
+    if misfits := misfits_in(reason):
+        types = ", ".join(f"{column}: ..." for column, _ in misfits)
+        # Bytes and arrays as text are in the notation of the format.
+        is_text_lossy = any(kind.startswith(("binary", "array")) for _, kind in misfits)
+        keeps = "" if is_text_lossy else " (string keeps every value)"
+        return (
+            f"{heal}, or declare `types: {{{types}}}`{keeps}, or `on_misfit: null` to take such values as null; then "
+            "replay"
+        )
+    if "place in the order of changes" in reason or "order of changes is unknown" in reason:
+        return "Correct it at the source, or declare `order_by` with columns that order the changes; then replay"
+    if reason.startswith("key column "):
+        values = "whose values are never null" if reason.endswith(" is null") else "that every event has"
+        return f"Correct it at the source, or declare the table's `key` with columns {values}; then replay"
+    if source_table is None:
+        return "Check the stream's `format`, and name its one table if records do not say; then replay"
+    return f"{heal}, or the declaration; then replay"

@@ -1,0 +1,241 @@
+"""A source that goes silent, steps that stay away or become slower: told by what a table's past weeks were like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lake_assets import Lake, Pipeline
+from lake_assets.health.lake_status import lake_status, quick_status
+from lake_assets.health.step_findings import with_steps
+from lake_assets.health.table_rhythm import longest_silence, slowdown, usual_gap
+from lake_assets.health.table_status import TableStatus
+from lake_assets.journal import step_journal
+from lake_assets.journal.step_digests import StepBrief, StepDigest, digested, merged, step_digests
+from lake_assets.journal.step_records import StepRecord
+from lake_assets.lake import TableId, thresholds
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.pipeline import PipelineConfig
+from lake_assets.report.findings import findings
+from tests.support.signalled_shop import CITIES, ORDERS, Shop, age
+
+MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
+MONDAY = 1_767_571_200.0  # 2026-01-05, 00:00 UTC
+
+
+def landing(at: float, table: str = "raw.events", **more: Any) -> StepRecord:
+    values = {"strategy": "land", "rows_inserted": 5} | more
+    return StepRecord("shop", table, "absorbed", at, 1.0, 1.0, **values)
+
+
+def every(seconds: float, start: float, end: float) -> list[float]:
+    return [start + n * seconds for n in range(int((end - start) / seconds))]
+
+
+def limit(moments: Iterable[float]) -> float | None:
+    return longest_silence(digested([landing(at) for at in moments]).get("raw.events", StepDigest()).changes)
+
+
+def test_a_source_of_every_minute_is_silent_after_a_quarter_of_an_hour() -> None:
+    assert limit(every(MINUTE, MONDAY, MONDAY + 2 * DAY)) == thresholds.SILENCE_LEAST_SECONDS
+
+
+def test_a_source_that_is_new_is_silent_after_as_long_as_it_is_known() -> None:
+    assert limit(every(MINUTE, MONDAY, MONDAY + HOUR)) is None
+    assert limit(every(5 * HOUR, MONDAY, MONDAY + 3 * DAY)) is None
+    assert limit(every(MINUTE, MONDAY, MONDAY + 8 * HOUR)) == pytest.approx(8 * HOUR, abs=2 * MINUTE)
+
+
+def office_hours(weeks: int) -> list[float]:
+    days = [MONDAY + (7 * week + day) * DAY for week in range(weeks) for day in range(5)]
+    return [at for day in days for at in every(10 * MINUTE, day + 8 * HOUR, day + 18 * HOUR)]
+
+
+def test_nights_and_weekends_are_usual() -> None:
+    first_days = limit(office_hours(1)[: 2 * 60])
+    assert first_days is not None
+    assert 14 * HOUR < first_days < 2 * DAY
+    for weeks in (2, 3, 6, 10):
+        # From Friday, 18:00, to Monday, 8:00.
+        found = limit(office_hours(weeks))
+        assert found is not None
+        assert 62 * HOUR < found < 8 * DAY, weeks
+
+
+def test_a_single_outage_makes_no_later_one_usual() -> None:
+    moments = [at for at in every(MINUTE, MONDAY, MONDAY + 20 * DAY) if not 0 < at - MONDAY - 9 * DAY < 2 * DAY]
+    assert limit(moments) == thresholds.SILENCE_LEAST_SECONDS
+
+
+def test_digests_of_days_say_what_one_of_all_days_says() -> None:
+    moments = office_hours(3)
+    at_once = digested([landing(at) for at in moments])
+    days = sorted({at // DAY for at in moments})
+    by_day = merged(digested([landing(at) for at in moments if at // DAY == day]) for day in days)
+    whole, joined = at_once["raw.events"], by_day["raw.events"]
+    assert whole.changes is not None
+    assert joined.changes is not None
+    assert joined.changes == whole.changes
+    assert usual_gap(joined.changes) == pytest.approx(62 * HOUR, abs=11 * MINUTE)
+    assert joined.newest == whole.newest
+
+
+def test_steps_that_read_old_changes_again_are_no_arrivals() -> None:
+    window = {"source": "raw.events", "start_snapshot": None, "end_snapshot": 2, "files": 1, "bytes": 1}
+    of_all = landing(MONDAY, "staging.a", sources=[window], strategy="")
+    again = [landing(MONDAY, strategy=s) for s in ("replay", "rebuild")]
+    assert {n: (d.changes, d.reads) for n, d in digested(again).items()} == {"raw.events": (None, None)}
+    assert "raw.events" not in digested([of_all])
+    later = replace(of_all, sources=[{**window, "start_snapshot": 1}], lag_seconds=30.0)
+    found = digested([later])["raw.events"].reads
+    assert found is not None
+    assert found.last == MONDAY + 1.0 - 30.0
+
+
+def steps(seconds: Sequence[float], rows: Sequence[int] | int = 100) -> list[StepBrief]:
+    of = [rows] * len(seconds) if isinstance(rows, int) else rows
+    return [StepBrief(MONDAY + 60 * n, s, of[n], 1_000 * of[n]) for n, s in enumerate(seconds)]
+
+
+def test_one_slow_step_is_told_at_once_with_since_when() -> None:
+    found = slowdown(steps([2.0, 2.5, 2.0, 2.2, 25.0]))
+    assert found is not None
+    assert (found.since, found.steps, found.now) == (MONDAY + 240, 1, 25.0)
+    assert 2.0 <= found.before <= 2.5
+    later = slowdown(steps([2.0, 2.5, 2.0, 2.2, *[25.0] * 6]))
+    assert later is not None
+    assert (later.since, later.steps) == (MONDAY + 240, 6)
+    assert slowdown(steps([2.0, 2.5, 2.0, 2.2, 25.0, 2.0])) is None
+
+
+def test_larger_steps_and_first_ones_of_a_process_are_not_slower() -> None:
+    assert slowdown(steps([2.0] * 6 + [40.0], [100] * 6 + [10_000])) is None
+    assert slowdown(steps([2.0] * 6 + [40.0], [100] * 7)) is not None
+    # Every step of a cron job starts a JVM, and some wait longer for it.
+    assert slowdown(steps([0.5, 0.4, 0.5, 9.0])) is None
+    assert slowdown(steps([14.0, 0.5, 0.4, 0.5, 0.5, 15.0])) is None
+    assert slowdown(steps([2.0, 40.0])) is None
+
+
+@pytest.fixture
+def shop(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    made = Shop(plain_lake, monkeypatch)
+    made.step()
+    return made
+
+
+def note_steps(lake: Lake, moments: Iterable[float], table: str, source: str, **more: Any) -> None:
+    window = {"source": source, "start_snapshot": 1, "end_snapshot": 2, "files": 1, "bytes": 10}
+    for at in moments:
+        step_journal.note(lake, landing(at, table, strategy="keys", sources=[window], **more))
+    step_journal.flush(lake)
+
+
+def of(tables: Sequence[TableStatus], name: object) -> TableStatus:
+    return next(t for t in tables if t.table == str(name))
+
+
+def test_a_table_of_another_program_that_went_silent(shop: Shop) -> None:
+    now = time.time()
+    note_steps(shop.lake, every(30 * MINUTE, now - 3 * DAY, now - DAY), str(CITIES), str(ORDERS))
+    for table in (ORDERS, CITIES):
+        age(shop.lake.table(table), DAY)
+    found = of(lake_status(shop.lake, [shop.pipeline]).tables, CITIES)
+    assert found.silent is not None
+    assert found.silent.text.startswith("its source final.orders has not changed for 1 d (since ")
+    assert "something came at least every 30 min" in found.silent.text
+    assert ("red", found.silent.text) in found.notes
+    assert findings([found])[0].kind == "silent"
+    shop.order()
+    shop.step()
+    assert of(quick_status(shop.lake), CITIES).silent is None
+
+
+def test_a_table_that_is_not_absorbed_any_more(shop: Shop) -> None:
+    now = time.time()
+    note_steps(shop.lake, every(30 * MINUTE, now - 3 * DAY, now), str(CITIES), str(ORDERS))
+    shop.order()
+    assert of(quick_status(shop.lake), CITIES).stalled is None
+    age(shop.lake.table(ORDERS), 2 * HOUR)
+    found = of(quick_status(shop.lake), CITIES)
+    assert found.silent is None
+    assert found.stalled is not None
+    assert "changes have waited for 2 h; before, the table absorbed some at least every 30 min" in found.stalled.text
+    assert [f.kind for f in findings([found])] == ["late"]
+    shop.step()
+    assert of(quick_status(shop.lake), CITIES).stalled is None
+
+
+def test_a_declared_freshness_is_what_is_expected(shop: Shop) -> None:
+    model = {"name": str(CITIES), "sql": "SELECT city, count(*) AS n FROM final.orders GROUP BY city"}
+    for freshness, is_silent in (("1h", True), ("1d", False)):
+        config = PipelineConfig.model_validate({"name": "shop", "models": [{**model, "freshness": freshness}]})
+        specs = Pipeline(config).specs(shop.lake)
+        declared = {str(s.table): s for s in specs}
+        # The step of a moment ago is in the journal.
+        later = with_steps(shop.lake, quick_status(shop.lake), declared, time.time() + 2 * HOUR)
+        silent = of(later, CITIES).silent
+        assert (silent is not None) == is_silent
+        assert silent is None or "`freshness` expects something at least every 1 h" in silent.text
+
+
+def test_a_raw_table_that_landed_every_minute(plain_lake: Lake) -> None:
+    raw, now = TableId.parse("raw.events"), time.time()
+    plain_lake.ensure_namespace(raw.namespace)
+    schema = pa.schema([("id", pa.int64())])
+    plain_lake.catalog.create_table(raw.parts, schema, properties={PIPELINE_PROPERTY: "shop"})
+    for at in every(10 * MINUTE, now - 2 * DAY, now - DAY):
+        step_journal.note(plain_lake, landing(at))
+    step_journal.flush(plain_lake)
+    (found,) = quick_status(plain_lake)
+    assert found.silent is not None
+    assert found.silent.text.startswith("nothing has arrived for 1 d")
+    # What lands is told at once, although the journal is read once a minute.
+    step_journal.note(plain_lake, landing(now))
+    assert quick_status(plain_lake)[0].silent is None
+
+
+def test_days_that_are_over_are_read_once(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    for at in (now - 3 * DAY, now - 2 * DAY, now):
+        step_journal.note(plain_lake, landing(at))
+    first = step_digests(plain_lake, now)["raw.events"]
+    assert first.changes is not None
+    assert first.changes.moments == 3
+    read: list[Any] = []
+    known: Callable[..., Any] = step_journal.read
+    monkeypatch.setattr(step_journal, "read", lambda *a, **k: read.append(a) or known(*a, **k))
+    assert step_digests(plain_lake, now)["raw.events"] == first
+    assert read == []
+    file = plain_lake.config.home / "health" / "step_digests.json"
+    file.write_text("{")
+    assert step_digests(plain_lake, now)["raw.events"] == first
+
+
+def test_an_audit_that_warns_stands_until_it_passes(shop: Shop) -> None:
+    step_journal.note(shop.lake, landing(time.time() + 1, str(CITIES), failed_audits=["not_null_city"]))
+    found = of(quick_status(shop.lake), CITIES)
+    assert found.warnings == ("not_null_city",)
+    assert "the audit not_null_city does not pass, and its batches are published" in found.warning_text
+    assert [(f.kind, f.what) for f in findings([found])] == [("warning", found.warning_text)]
+    # A batch that changes no row is not audited.
+    step_journal.note(shop.lake, landing(time.time() + 2, str(CITIES), rows_inserted=0))
+    assert of(quick_status(shop.lake), CITIES).warnings == ("not_null_city",)
+    # The audit is not declared any more.
+    assert of(quick_status(shop.lake, shop.pipeline.specs(shop.lake)), CITIES).warnings == ()
+    step_journal.note(shop.lake, landing(time.time() + 3, str(CITIES)))
+    assert of(quick_status(shop.lake), CITIES).warnings == ()
+
+
+def test_a_slower_step_is_in_status_and_report(shop: Shop) -> None:
+    for n, seconds in enumerate((2.0, 2.0, 2.0, 2.0, 30.0)):
+        step_journal.note(shop.lake, replace(landing(time.time() + n, str(CITIES)), seconds=seconds, rows_inserted=2))
+    found = of(quick_status(shop.lake), CITIES)
+    assert "its last step took 30 s, and three of four before 2.0 s at most" in found.slower
+    assert ("yellow", found.slower) in found.notes
+    assert [f.kind for f in findings([found])] == ["slower"]
