@@ -18,6 +18,8 @@ from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
     REBUILD_TAG,
     asset_key,
+    group_of,
+    layer_of,
     new_tables_key,
     op_name,
     pool,
@@ -26,6 +28,7 @@ from lake_assets.orchestration.asset_names import (
 from lake_assets.orchestration.partition_backfill import redo_together
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
+from lake_assets.orchestration.sensing.pending_scan import pending_fingerprint
 from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.redo import redo, redo_partitions
@@ -73,7 +76,7 @@ def table_asset(
                 is_asked = aside is None and (bool(partitions) or REBUILD_TAG in context.run.tags)
                 is_redone = is_asked and not step_of(spec).why_not_rebuilt(lake.find(spec.table))
                 is_rebuild = is_redone and REBUILD_TAG in context.run.tags
-                with with_context(context), step_journal.executed_by(f"dagster {context.run_id}"):
+                with with_context(context), step_journal.executed_by(f"dagster {context.run.run_id}"):
                     pins = run_pins(context.run, declared)
                     if is_rebuild:
                         outcome = redo(lake, spec, pins=pins, file=pipeline.path)
@@ -93,9 +96,9 @@ def table_asset(
                 materialization = result(lake, spec, outcome, marks, is_partitioned=bool(partitions))
             except AuditFailedError as error:
                 yield from check_results(spec, error.findings)
-                fail(context, error)
+                fail(context, error, pending_fingerprint(lake, spec))
             except LakeError as error:
-                fail(context, error)
+                fail(context, error, pending_fingerprint(lake, spec))
             yield materialization
             if not has_news:
                 freshness.restore(context.instance, spec, before)
@@ -126,9 +129,9 @@ def _asset_spec(
             PIPELINE_TAG: spec.pipeline,
             **asset_metadata.of_code(step_of(spec).code),
         },
-        kinds={"iceberg", *step_of(spec).kinds, *settings.kinds},
-        tags={**settings.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
-        group_name=settings.group or valid_name(spec.pipeline),
+        kinds={layer_of(spec.table), "iceberg", *step_of(spec).kinds, *settings.kinds},
+        tags={**settings.tags, "lake_assets/layer": layer_of(spec.table)},
+        group_name=settings.group or group_of(spec.pipeline, spec.table),
         owners=list(settings.owners),
         freshness_policy=freshness.policy(spec),
     )
@@ -219,7 +222,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             except LakeError as error:
                 fail(context, error)
             new = {str(s.table): s for s in specs if str(s.table) not in loaded}
-            with step_journal.executed_by(f"dagster {context.run_id}"):
+            with step_journal.executed_by(f"dagster {context.run.run_id}"):
                 outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
                 _log(context, outcome)

@@ -224,10 +224,11 @@ def request(
     tags = {
         PIPELINE_TAG: name,
         run_history.PLAN_TAG: plan,
-        run_history.ATTEMPT_TAG: str(attempt),
         run_history.PENDING_TAG: " ".join(w.fingerprint for w in works),
         **_summary_tags(decision, size),
     }
+    if attempt > 1:
+        tags[run_history.ATTEMPT_TAG] = str(attempt)
     return dg.RunRequest(run_key(name, plan, attempt), tags=tags, asset_selection=selection)
 
 
@@ -245,13 +246,12 @@ def checks_of(
 
 
 def _summary_tags(decision: Decision, size: Size) -> Mapping[str, str]:
-    tags = {
+    captured = f"{size.files} files, {size.bytes:,} bytes"
+    return {
         "lake_assets/tables": shortened([w.table for w in decision.due]),
         "lake_assets/windows": shortened([f"{w.table} < {w.what}" for w in decision.due]),
-        "lake_assets/captured": f"{size.files} files, {size.bytes:,} bytes",
-        "lake_assets/ranges": shortened(size.ranges),
+        "lake_assets/captured": f"{captured}: {shortened(size.ranges)}" if size.ranges else captured,
     }
-    return {name: value for name, value in tags.items() if value}
 
 
 @dataclass(frozen=True)
