@@ -51,6 +51,11 @@ def group_of(pipeline: str, table: TableId) -> str:
     return f"{valid_name(pipeline)}/{layer_of(table)}"
 
 
+def micro_batch_name(pipeline: str) -> str:
+    """Return the name of the job that absorbs by hand what is pending in a pipeline."""
+    return f"{valid_name(pipeline)}_micro_batch"
+
+
 def pool(table: TableId) -> str:
     """Return the pool of a table: a limit of 1 on it means one writer at a time."""
     return f"lake_assets/{table}"

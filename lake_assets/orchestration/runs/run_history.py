@@ -28,11 +28,13 @@ ACTIVE = [
 _FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
-def active_runs(instance: dg.DagsterInstance, job: str, assets: frozenset[dg.AssetKey]) -> list[dg.DagsterRun]:
+def active_runs(
+    instance: dg.DagsterInstance, jobs: frozenset[str], assets: frozenset[dg.AssetKey]
+) -> list[dg.DagsterRun]:
     """Return the runs of the pipeline that are queued or in progress, including manual ones."""
     runs = instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=MAX_RUNS)
     # A manual run belongs to Dagster's own job and lacks our tags, but lists its assets.
-    return [run for run in runs if run.job_name == job or assets.intersection(run.asset_selection or ())]
+    return [run for run in runs if run.job_name in jobs or assets.intersection(run.asset_selection or ())]
 
 
 def redoes_history(run: dg.DagsterRun) -> bool:
