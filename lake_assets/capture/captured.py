@@ -11,9 +11,18 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import NestedField
+from pyiceberg.transforms import TimeTransform
+from pyiceberg.types import (
+    DateType,
+    NestedField,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
 
 from lake_assets.capture.change_sizes import Piece, pieces
 from lake_assets.capture.changed_files import Part, by_snapshot, whole
@@ -56,6 +65,9 @@ class CapturedFile:
     partition: dict[str, Any]
     side: Literal["after", "before"]
     why: str
+
+
+_TIMES = (DateType, TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
 
 
 class Capture:
@@ -118,6 +130,27 @@ class Capture:
         """The hull of every field over the captured files of the window's start alone."""
         before = [e for p in self._parts for e in p.plan.before.data]
         return field_ranges(before, self.schema, self._specs, unreadable=self._old_types)
+
+    @property
+    def telling_columns(self) -> list[str]:
+        """The columns with a range, those first that tell people most of a change: partitions, times, the key.
+
+        Last come the package's own columns, whose names begin with `_`, and those without a known range.
+        """
+        partitions = {f.source_id for f in self._source.spec().fields}
+        identifiers = self.schema.identifier_field_names()
+
+        def rank(name: str) -> int:
+            field, hull = self.schema.find_field(name), self.ranges[name]
+            if hull.has_values and hull.low is None and hull.high is None:
+                return 5
+            if name.startswith("_"):
+                return 4
+            if field.field_id in partitions:
+                return 0
+            return 1 if isinstance(field.field_type, _TIMES) else 2 if name in identifiers else 3
+
+        return sorted(self.ranges, key=rank)
 
     def pieces(self, column: str) -> list[Piece]:
         """Return the captured files with their numbers of added and removed rows, and the range of one column.
@@ -331,9 +364,17 @@ class Capture:
             hull = (
                 of_partition(self.schema.find_type(p.source_id), p, value) if exists and value is not None else (0, 1)
             )
-            # Dates and decimals are more readable than their stored numbers.
-            values[p.name] = hull[0] if hull[0] is not None and hull[0] == hull[1] else value
+            # Dates and decimals are more readable than their stored numbers, and so is 2013-03 than the month 518.
+            is_one = hull[0] is not None and hull[0] == hull[1]
+            values[p.name] = hull[0] if is_one else _in_words(p, value) if exists else value
         return values
+
+
+def _in_words(field: PartitionField, value: Any) -> Any:
+    """Return the partition value of a year, month, day or hour as people write it; other values as they are."""
+    if isinstance(value, int) and isinstance(field.transform, TimeTransform):
+        return field.transform.to_human_string(DateType(), value)
+    return value
 
 
 def _old_types(source: Table, window: Window) -> dict[int, NestedField]:

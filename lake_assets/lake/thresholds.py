@@ -368,6 +368,12 @@ BACKFILL_KEYS = 1_000_000
 # A job is handed this many changed keys; with more, it has to read the changes itself. [not measured]
 JOB_KEYS = 100_000
 
+# --- What people see --------------------------------------------------------------------------------------------------
+
+# The metadata of a step shows the ranges of this many columns of a source, the most telling ones first: more fill the
+# page of an asset, and `lake-assets capture` prints all. [0073; not measured]
+SHOWN_RANGES = 5
+
 # --- Histories of rows ------------------------------------------------------------------------------------------------
 
 # This many values are compared with the bounds of each file; with more, every file may hold one. [0071; not measured]

@@ -184,7 +184,9 @@ def _partition_text(spec: ModelSpec) -> str:
 
 
 def _partitions_json(partitions: Partitions) -> dict[str, Any]:
-    return asdict(partitions) | {"start": partitions.start.isoformat() if partitions.start else None}
+    times = {name: at.isoformat() for name in ("start", "end") if (at := getattr(partitions, name))}
+    # A table of an earlier version has no `end`.
+    return {n: v for n, v in (asdict(partitions) | times).items() if n != "end" or v is not None}
 
 
 def _partitions_of(stored: dict[str, Any]) -> Partitions:
@@ -195,4 +197,5 @@ def _partitions_of(stored: dict[str, Any]) -> Partitions:
         stored["timezone"],
         datetime.fromisoformat(start) if start else None,
         tuple(values) if values is not None else None,
+        datetime.fromisoformat(stored["end"]) if stored.get("end") else None,
     )

@@ -6,6 +6,7 @@ it is shown, triggered, retried and reported. What does not belong here: anythin
 
 from lake_assets.orchestration.build import build_definitions
 from lake_assets.orchestration.component import CapturedJob, LakePipeline
+from lake_assets.orchestration.foreign_tables import with_foreign_tables
 from lake_assets.orchestration.loaded_pipelines import check_claims
 from lake_assets.orchestration.runs.resources import LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
@@ -17,4 +18,5 @@ __all__ = [
     "build_definitions",
     "check_claims",
     "threads_executor",
+    "with_foreign_tables",
 ]

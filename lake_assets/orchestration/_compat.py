@@ -13,6 +13,7 @@ from dagster import (
     DagsterLogManager,
     DagsterRunStatus,
 )
+from dagster._core.definitions.assets.definition.asset_spec import SYSTEM_METADATA_KEY_AUTO_CREATED_STUB_ASSET
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.errors import DagsterExecutionInterruptedError as DagsterExecutionInterruptedError
@@ -54,6 +55,8 @@ from dagster._utils.error import serializable_error_info_from_exc_info as serial
 
 from lake_assets.orchestration.asset_names import REBUILD_TAG
 
+# Metadata of an asset that only occurs as a dependency.
+STUB = SYSTEM_METADATA_KEY_AUTO_CREATED_STUB_ASSET
 trigger_hook = execute_plan._trigger_hook  # pyright: ignore[reportPrivateUsage]
 
 

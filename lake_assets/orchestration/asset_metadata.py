@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from lake_assets.journal.step_records import StepRecord
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.orchestration.asset_names import asset_key
 from lake_assets.pipeline.column_sources import column_sources
@@ -94,17 +95,21 @@ def of_record(record: StepRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# Metadata that describes the whole step or the whole table, not one partition.
-_OF_STEP = {
-    "files_captured", "bytes_captured", "rows_inserted", "rows_updated", "rows_deleted", "windows", "ranges", "seconds",
-    "core_seconds", "lag_seconds", "target_lag_seconds", "files_read", "files_written", "bytes_read", "bytes_written",
+# Metadata that is as true of one partition as of the whole step.
+_OF_EACH = {
+    "status", "strategy", INEXACT, "snapshot",
+    "dagster/table_name", "dagster/uri", "dagster/column_schema", "dagster/column_lineage",
 }  # fmt: skip
-_OF_TABLE = {"dagster/row_count"}
 
 
-def for_each_partition(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Prefix figures of the whole step with `whole_step/`: Dagster copies them to each partition of the run."""
-    return {(f"whole_step/{n}" if n in _OF_STEP else n): value for n, value in metadata.items() if n not in _OF_TABLE}
+def by_partition(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the metadata of a step over chosen partitions, which Dagster copies to each of them.
+
+    Returns:
+        What holds for each partition, and all other figures: they are those of the whole step, or the whole table.
+    """
+    each = {name: value for name, value in metadata.items() if name in _OF_EACH}
+    return each, {name: value for name, value in metadata.items() if name not in _OF_EACH}
 
 
 def _window(window: Absorbed) -> dict[str, str | int]:
@@ -113,8 +118,7 @@ def _window(window: Absorbed) -> dict[str, str | int]:
 
 
 def _ranges(window: Absorbed) -> list[dg.TableRecord]:
-    # Data columns first, then the columns that describe where a change came from.
-    named = sorted(window.ranges.items(), key=lambda r: r[0].startswith("_"))
+    named = list(window.ranges.items())[: thresholds.SHOWN_RANGES]
     return [dg.TableRecord({"source": window.source, "column": name, "range": text}) for name, text in named]
 
 
@@ -122,14 +126,20 @@ def _value(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def of_table(lake: LakeBase, table: TableId) -> dict[str, Any]:
-    """Return columns, row count, location and snapshot of a table; only its name if it does not exist."""
+def of_table(lake: LakeBase, table: TableId, texts: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return columns, row count, location and snapshot of a table; only its name if it does not exist.
+
+    Args:
+        lake: the lake.
+        table: the table.
+        texts: descriptions of its columns; default: those in Iceberg's schema.
+    """
     metadata: dict[str, Any] = {"dagster/table_name": table_name(lake, table)}
     loaded = lake.find(table)
     if loaded is None:
         return metadata
     metadata["dagster/uri"] = loaded.location()
-    metadata["dagster/column_schema"] = column_schema(loaded)
+    metadata["dagster/column_schema"] = column_schema(loaded, texts or {})
     if (rows := row_count(loaded)) is not None:
         metadata["dagster/row_count"] = rows
     if loaded.metadata.current_snapshot_id is not None:
@@ -142,14 +152,14 @@ def table_name(lake: LakeBase, table: TableId) -> str:
     return f"{lake.config.name}.{table}"
 
 
-def column_schema(table: Table) -> dg.TableSchema:
-    """Return the columns of the table as Dagster's schema."""
+def column_schema(table: Table, texts: Mapping[str, str]) -> dg.TableSchema:
+    """Return the columns of the table as Dagster's schema, with the descriptions of `texts`, else those of Iceberg."""
     return dg.TableSchema(
         [
             dg.TableColumn(
                 field.name,
                 str(field.field_type),
-                description=field.doc,
+                description=texts.get(field.name) or field.doc,
                 constraints=dg.TableColumnConstraints(nullable=not field.required),
             )
             for field in table.schema().fields

@@ -38,6 +38,24 @@ def valid_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", text)
 
 
+def layer_of(table: TableId) -> str:
+    """Return the layer of a table, as a tag, a kind or a part of a group: `final` of `final.sales.users`."""
+    return valid_name(table.namespace[0])
+
+
+def group_of(pipeline: str, table: TableId) -> str:
+    """Return the group of a table, unless one is declared: `shop/final`.
+
+    A node of the graph shows the last part of the key only, and `staging.users` and `final.users` would look alike.
+    """
+    return f"{valid_name(pipeline)}/{layer_of(table)}"
+
+
+def micro_batch_name(pipeline: str) -> str:
+    """Return the name of the job that absorbs by hand what is pending in a pipeline."""
+    return f"{valid_name(pipeline)}_micro_batch"
+
+
 def pool(table: TableId) -> str:
     """Return the pool of a table: a limit of 1 on it means one writer at a time."""
     return f"lake_assets/{table}"

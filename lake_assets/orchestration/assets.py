@@ -1,6 +1,5 @@
 """Assets: one per table, whose step absorbs everything that is pending for it."""
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import AuditFailedError, LakeError
-from lake_assets.facade import Lake
 from lake_assets.jobs.job_spec import with_context
 from lake_assets.journal import step_journal
 from lake_assets.lake import LakeConfig, TableId
@@ -18,15 +16,20 @@ from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
     REBUILD_TAG,
     asset_key,
+    group_of,
+    layer_of,
     new_tables_key,
     op_name,
     pool,
     valid_name,
 )
+from lake_assets.orchestration.foreign_tables import foreign_reads
 from lake_assets.orchestration.partition_backfill import redo_together
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
-from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
+from lake_assets.orchestration.sensing.pending_scan import pending_fingerprint
+from lake_assets.orchestration.step_results import log_outcome, result, run_pins, step_metadata
+from lake_assets.pipeline import Outcome, Pipeline
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.redo import redo, redo_partitions
 from lake_assets.pipeline.step_retries import absorb
@@ -73,7 +76,7 @@ def table_asset(
                 is_asked = aside is None and (bool(partitions) or REBUILD_TAG in context.run.tags)
                 is_redone = is_asked and not step_of(spec).why_not_rebuilt(lake.find(spec.table))
                 is_rebuild = is_redone and REBUILD_TAG in context.run.tags
-                with with_context(context), step_journal.executed_by(f"dagster {context.run_id}"):
+                with with_context(context), step_journal.executed_by(f"dagster {context.run.run_id}"):
                     pins = run_pins(context.run, declared)
                     if is_rebuild:
                         outcome = redo(lake, spec, pins=pins, file=pipeline.path)
@@ -84,19 +87,21 @@ def table_asset(
                     has_news = outcome.status == "absorbed" or aside.has_news
                     outcome, since = _combined(outcome, aside.outcome), aside.since
                 elif partitions and is_redone and isinstance(spec, ComputedSpec):
-                    _log(context, outcome)
+                    log_outcome(context, outcome)
                     outcome = _combined(outcome, redo_partitions(lake, spec, partitions))
                 marks = partition_marks.mark(context, lake, spec, outcome, partitions, since)
-                _log(context, outcome)
+                log_outcome(context, outcome)
                 # This reads the lake and may fail too. The retry then has nothing left to absorb.
                 step_journal.try_flush(lake)
-                materialization = result(lake, spec, outcome, marks, is_partitioned=bool(partitions))
+                metadata = {**step_metadata(lake, pipeline, spec, declared, outcome), **marks}
+                reads = foreign_reads(lake, pipeline, spec, declared, outcome)
+                events = [*reads, *result(spec, metadata, is_partitioned=bool(partitions))]
             except AuditFailedError as error:
                 yield from check_results(spec, error.findings)
-                fail(context, error)
+                fail(context, error, pending_fingerprint(lake, spec))
             except LakeError as error:
-                fail(context, error)
-            yield materialization
+                fail(context, error, pending_fingerprint(lake, spec))
+            yield from events
             if not has_news:
                 freshness.restore(context.instance, spec, before)
             yield from check_results(spec, outcome.audits)
@@ -126,9 +131,9 @@ def _asset_spec(
             PIPELINE_TAG: spec.pipeline,
             **asset_metadata.of_code(step_of(spec).code),
         },
-        kinds={"iceberg", *step_of(spec).kinds, *settings.kinds},
-        tags={**settings.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
-        group_name=settings.group or valid_name(spec.pipeline),
+        kinds={layer_of(spec.table), "iceberg", *step_of(spec).kinds, *settings.kinds},
+        tags={**settings.tags, "lake_assets/layer": layer_of(spec.table)},
+        group_name=settings.group or group_of(spec.pipeline, spec.table),
         owners=list(settings.owners),
         freshness_policy=freshness.policy(spec),
     )
@@ -146,43 +151,6 @@ def _combined(absorbed: Outcome, recomputed: Outcome) -> Outcome:
         details=absorbed.details,
         audits=recomputed.audits or absorbed.audits,
     )
-
-
-def run_pins(run: dg.DagsterRun, declared: Mapping[TableId, Spec]) -> SnapshotPins:
-    """Return the snapshots that the models of a run have read so far, shared by its steps in this process.
-
-    Args:
-        declared: the tables of the pipeline by name.
-    """
-    with _pins_lock:
-        if run.run_id not in _pins:
-            if len(_pins) >= _PINNED_RUNS:
-                del _pins[next(iter(_pins))]
-            chosen = run.asset_selection
-            _pins[run.run_id] = SnapshotPins.for_run(
-                spec for table, spec in declared.items() if not chosen or asset_key(table) in chosen
-            )
-        return _pins[run.run_id]
-
-
-# A process that executes runs one after the other (in tests, say) forgets the oldest.
-_PINNED_RUNS = 16
-_pins: dict[str, SnapshotPins] = {}
-_pins_lock = threading.Lock()
-
-
-def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:
-    context.log.info(summary(outcome))
-    if outcome.rejected:
-        context.log.warning(
-            f"{outcome.table}: {outcome.rejected:,} records were rejected and are in no staging or final table: see "
-            "`lake-assets rejected list`"
-        )
-    if warning := outcome.details.get("warning"):
-        context.log.warning(str(warning))
-    for finding in outcome.audits:
-        if not finding.passed:
-            context.log.warning(f"{outcome.table}: audit {finding}")
 
 
 def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> dg.AssetsDefinition:
@@ -219,10 +187,10 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             except LakeError as error:
                 fail(context, error)
             new = {str(s.table): s for s in specs if str(s.table) not in loaded}
-            with step_journal.executed_by(f"dagster {context.run_id}"):
+            with step_journal.executed_by(f"dagster {context.run.run_id}"):
                 outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
-                _log(context, outcome)
+                log_outcome(context, outcome)
                 if outcome.status == "absorbed":
                     metadata = {
                         **asset_metadata.of_outcome(outcome, new[outcome.table]),
@@ -247,37 +215,3 @@ def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfi
     upstream, declared = after(specs), {s.table: s for s in specs}
     assets = [table_asset(pipeline, spec, config, upstream[spec.table], declared) for spec in specs]
     return [*assets, new_tables_asset(pipeline, specs, config)] if pipeline.has_patterns else assets
-
-
-def result(
-    lake: Lake, spec: Spec, outcome: Outcome, extra: Mapping[str, Any] | None = None, *, is_partitioned: bool = False
-) -> dg.MaterializeResult[Any]:
-    """Return Dagster's result of a step: its metadata, and the table's current snapshot as data version.
-
-    Args:
-        extra: more metadata.
-        is_partitioned: whether the run has a partition key: then figures of the whole step are prefixed.
-    """
-    table_metadata = asset_metadata.of_table(lake, spec.table)
-    if lineage := asset_metadata.column_lineage(lake, spec):
-        table_metadata["dagster/column_lineage"] = lineage
-    # The snapshot is the data version: a step without changes does not make downstream assets stale.
-    version = dg.DataVersion(table_metadata["snapshot"]) if "snapshot" in table_metadata else None
-    metadata = {**asset_metadata.of_outcome(outcome, spec), **table_metadata, **(extra or {})}
-    if is_partitioned:
-        metadata = asset_metadata.for_each_partition(metadata)
-    return dg.MaterializeResult(metadata=metadata, data_version=version)
-
-
-def summary(outcome: Outcome) -> str:
-    """Summarize an outcome in one line for the run's log."""
-    if outcome.status == "failed":
-        return f"{outcome.table}: failed: {outcome.error}"
-    if outcome.status != "absorbed":
-        if outcome.status == "nothing":
-            return f"{outcome.table}: nothing new"
-        return f"{outcome.table}: waiting: {outcome.why or 'its source does not exist yet'}"
-    return (
-        f"{outcome.table}: {outcome.inserted} inserted, {outcome.updated} updated, {outcome.deleted} deleted in "
-        f"{outcome.seconds:.2f} s ({outcome.strategy}: {outcome.why})"
-    )

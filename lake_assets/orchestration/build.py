@@ -14,8 +14,10 @@ from lake_assets.orchestration.asset_checks import comparison_definitions
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.assets import pipeline_assets
 from lake_assets.orchestration.backfill_job import backfill_job
+from lake_assets.orchestration.foreign_tables import external_assets
 from lake_assets.orchestration.live_sources import live_definitions
 from lake_assets.orchestration.loaded_pipelines import remember
+from lake_assets.orchestration.micro_batch_job import micro_batch_job
 from lake_assets.orchestration.report_job import report_definitions
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
@@ -103,11 +105,12 @@ def build_definitions(
         status=sensor_status,
     )
     return dg.Definitions(
-        assets=assets,
+        assets=[*assets, *external_assets(pipeline, config)],
         asset_checks=checks,
         jobs=[
             *([job] if has_job else []),
             backfill_job(pipeline, config, executor),
+            micro_batch_job(pipeline, specs, config, executor),
             *(comparisons.jobs or []),
             *(upkeep.jobs or []),
             *(reports.jobs or []),

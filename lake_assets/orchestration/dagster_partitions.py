@@ -15,7 +15,8 @@ BACKFILL = dg.BackfillPolicy.single_run()
 
 
 def definition(spec: Spec) -> dg.PartitionsDefinition[str] | None:
-    """Return Dagster's partitions definition of a table; time partitions end with the current hour, day or month."""
+    """Return Dagster's partitions definition of a table; time partitions end with the current hour, day or month,
+    or before a declared end."""
     partitions = spec.partitions
     if partitions is None:
         return None
@@ -26,7 +27,9 @@ def definition(spec: Spec) -> dg.PartitionsDefinition[str] | None:
             "day": dg.DailyPartitionsDefinition,
             "month": dg.MonthlyPartitionsDefinition,
         }
-        return classes[partitions.every](start_date=partitions.start, timezone=partitions.timezone, end_offset=1)
+        return classes[partitions.every](
+            start_date=partitions.start, end_date=partitions.end, timezone=partitions.timezone, end_offset=1
+        )
     if partitions.values is not None:
         return dg.StaticPartitionsDefinition([*map(key_of_text, partitions.values), OTHER])
     return dg.DynamicPartitionsDefinition(name=str(spec.table))

@@ -137,7 +137,7 @@ def mark(
     ahead = sorted(
         {
             *(previous.ahead if previous and since is not None else ()),
-            *(name for name in outside if name > partitions.first),
+            *(name for name in outside if name > partitions.first and not partitions.is_after(name)),
         }
         - {*begun}
     )
@@ -160,7 +160,7 @@ def _touched_since(
 
 
 def _outside(spec: Spec, partitions: Partitions, names: Collection[str | None]) -> set[str]:
-    """Return the partitions before the first declared one and after the current one."""
+    """Return the partitions before the first declared one, after the last declared one and after the current one."""
     if partitions.every is None:
         return set()
     newest = _newest(spec)
@@ -189,7 +189,8 @@ def _warn(
         context.log.warning(
             f"OutsidePartitionsWarning: {spec.table}: the table has rows with {partitions.by} in "
             f"{shortened(sorted(outside))}, but Dagster's partitions are {partitions.first} to {_newest(spec)}. Future "
-            "partitions are marked once they begin; for earlier rows, declare an earlier `start`"
+            "partitions are marked once they begin; for earlier rows, declare an earlier `start`, for rows after the "
+            "declared `end` a later one"
         )
     if None in changed:
         context.log.warning(

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 
 # The run tag that identifies its process.
-PROCESS_TAG = "lake_assets/process"
+# Dagster shows no tags that begin with this.
+PROCESS_TAG = ".dagster/lake_assets.process"
 
 
 def identity(pid: int | None = None) -> tuple[int, float]:

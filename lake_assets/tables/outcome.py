@@ -14,7 +14,11 @@ INEXACT = "not_exact"
 
 @dataclass(frozen=True)
 class Absorbed:
-    """One source window that a step absorbed."""
+    """One source window that a step absorbed.
+
+    Attributes:
+        ranges: by column, the most telling first, its range as text.
+    """
 
     source: str
     start: int | None
@@ -33,7 +37,7 @@ class Absorbed:
             capture.window.end_snapshot_id,
             len(after),
             sum(f.bytes for f in after),
-            {name: range_text(r) for name, r in capture.ranges.items()},
+            {name: range_text(capture.ranges[name]) for name in capture.telling_columns},
         )
 
 

@@ -114,6 +114,7 @@ class Shown:
     group: str | None = None
     kinds: tuple[str, ...] = ()
     description: str | None = None
+    column_descriptions: Mapping[str, str] = field(default_factory=dict)
     freshness: Freshness | None = None
     depends_on: tuple[str, ...] = ()
     target_lag: float | None = None

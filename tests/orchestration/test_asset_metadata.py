@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from lake_assets.orchestration.asset_metadata import for_each_partition
+from lake_assets.orchestration.asset_metadata import by_partition
 from lake_assets.tables.partitioning.partition_changes import PartitionChange, counted
 
 
-def test_figures_of_the_whole_step_are_prefixed_on_each_partition() -> None:
-    step = {"rows_inserted": 3, "rows_deleted": 1, "seconds": 2.0, "dagster/row_count": 40, "dagster/uri": "u"}
-    assert for_each_partition(step) == {
-        "whole_step/rows_inserted": 3,
-        "whole_step/rows_deleted": 1,
-        "whole_step/seconds": 2.0,
-        "dagster/uri": "u",
-    }
+def test_figures_of_the_whole_step_are_not_those_of_a_partition() -> None:
+    whole = {"rows_inserted": 3, "partitions_touched": 2, "seconds": 2.0, "dagster/row_count": 40, "detail/x": "y"}
+    each = {"status": "absorbed", "strategy": "backfill", "dagster/uri": "u"}
+    assert by_partition(whole | each) == (each, whole)
 
 
 def test_an_unchanged_partition_reports_no_changes_of_other_partitions() -> None:

@@ -70,9 +70,9 @@ def test_the_nearest_declaration_counts_and_tags_and_kinds_add_up(plain_lake: La
     assert own_tags(raw) == {"domain": "shop", "tier": "1"}
     assert own_tags(model) == {"domain": "shop", "tier": "2"}
     assert users.tags["lake_assets/layer"] == "final"
-    assert users.kinds == {"iceberg", "spark", "postgres"}
-    assert model.kinds == {"iceberg", "spark", "postgres", "report"}
-    assert (users.group_name, raw.group_name) == ("people/customers", "p")
+    assert users.kinds == {"final", "iceberg", "spark", "postgres"}
+    assert model.kinds == {"agg", "iceberg", "spark", "postgres", "report"}
+    assert (users.group_name, raw.group_name) == ("people/customers", "p/raw")
 
 
 def test_a_described_stream_table_describes_its_final_asset(plain_lake: Lake) -> None:

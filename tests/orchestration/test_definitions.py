@@ -42,7 +42,7 @@ def test_a_run_loads_the_same_definitions(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_every_asset_has_a_description_and_a_location(dry: Harness) -> None:
     for spec in dry.defs.resolve_all_asset_specs():
-        assert spec.group_name == "shop"
+        assert spec.group_name == ("shop" if spec.key.path[0] == "shop" else f"shop/{spec.key.path[0]}")
         assert spec.description
         assert "iceberg" in spec.kinds
         assert ("spark" in spec.kinds) == (spec.key.path[0] != "raw")
@@ -102,7 +102,7 @@ def test_the_code_location_has_the_shipped_pipelines_and_those_of_the_users_fold
     assert graph(merged)["agg/city_population_tbl"] == {"agg/user_name_city_tbl"}
     assert graph(merged)["agg/user_name_city_tbl"] == {"final/user_name_tbl", "final/user_city_tbl"}
     pipelines = {"shop", "population", "playback", "flights", "mine"}
-    expected = pipelines | {f"{name}_{job}" for name in pipelines for job in ("backfill", "upkeep")}
+    expected = pipelines | {f"{name}_{job}" for name in pipelines for job in ("backfill", "micro_batch", "upkeep")}
     assert {j.name for j in merged.jobs or []} == expected
     dg.Definitions.validate_loadable(merged)
 

@@ -148,7 +148,8 @@ def observed(result: dg.ExecuteInProcessResult) -> Iterator[tuple[str, dict[str,
         if event.event_type_value == "ASSET_OBSERVATION":
             data: Any = event.event_specific_data
             metadata = {k: v.value for k, v in data.asset_observation.metadata.items()}
-            if "lake_assets/marked" not in metadata:
+            # Neither the progress of marks, nor the figures of a whole step.
+            if not metadata.keys() & {"lake_assets/marked", "core_seconds"}:
                 yield ".".join(data.asset_observation.asset_key.path), metadata
 
 

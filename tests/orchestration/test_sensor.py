@@ -9,10 +9,11 @@ import dagster as dg
 import pytest
 
 from lake_assets import Lake, LakeConfig, Pipeline
-from lake_assets.errors import CatalogUnavailableError
+from lake_assets.errors import CatalogUnavailableError, InputError
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
 from lake_assets.ingest.raw_tables import ensure_raw
+from lake_assets.models.steps.sql_model_step import SqlModelStep
 from lake_assets.orchestration.runs.run_retries import MAX_ATTEMPTS
 from lake_assets.pipeline import PipelineConfig
 from tests.support.dagster_harness import Harness, selected
@@ -49,7 +50,7 @@ def test_files_landed_without_dagster_request_the_tables_downstream_of_raw(dry: 
     request = dry.request()
     # The stream contains a table that only matches the pattern; it has no asset yet.
     assert selected(request) == ALL - {"raw.shop_events"}
-    assert "raw.shop_events.position 0..726" in request.tags["lake_assets/ranges"]
+    assert ": raw.shop_events.arrived_at " in request.tags["lake_assets/captured"]
     assert "staging.checkpoint_marker" not in dry.watch.asset_tables
     dry.reload()
     assert selected(dry.request()) >= {"staging.checkpoint_marker", "final.checkpoint_marker"}
@@ -95,7 +96,7 @@ def test_a_failed_run_waits_is_retried_and_is_given_up(dry: Harness) -> None:
     for attempt in range(1, MAX_ATTEMPTS + 1):
         request = dry.request(now)
         keys.add(request.run_key or "")
-        assert request.tags["lake_assets/attempt"] == str(attempt)
+        assert request.tags.get("lake_assets/attempt", "1") == str(attempt)
         assert not dry.run(request).success
         if attempt < MAX_ATTEMPTS:
             assert "raw.shop_events failed and is retried in" in dry.skipped(time.time())
@@ -153,3 +154,27 @@ def test_a_model_of_a_missing_table_reports_what_it_waits_for(plain_lake: Lake, 
     assert Harness(pipeline, plain_lake, instance).skipped() == (
         "agg.n waits for final.elsewhere, which is not in the lake"
     )
+
+
+def test_a_table_that_fails_in_the_run_that_brought_its_rows_has_had_one_attempt(
+    plain_lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise InputError("a value is too large")
+
+    monkeypatch.setattr(SqlModelStep, "absorb", fail)
+    config = {
+        "name": "p",
+        "streams": [{"name": "e"}],
+        "models": [{"name": "agg.n", "sql": "SELECT source_table, count(*) AS n FROM raw.e GROUP BY source_table"}],
+    }
+    sensor = Harness(Pipeline(PipelineConfig.model_validate(config)), plain_lake, instance)
+    folder = plain_lake.config.home / "landing" / "e"
+    folder.mkdir(parents=True)
+    (folder / "1.jsonl").write_text('{"payload": {"op": "c"}}\n')
+    now, runs = time.time(), 0
+    while isinstance(request := sensor.tick(now), dg.RunRequest):
+        assert not sensor.run(request).success
+        runs, now = runs + 1, time.time() + 3600
+    assert runs == MAX_ATTEMPTS
+    assert (request.skip_message or "").startswith(f"gave up on agg.n after {MAX_ATTEMPTS} attempts")

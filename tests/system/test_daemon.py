@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from lake_assets import Lake
@@ -61,6 +62,8 @@ def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path, micro_bat
             assert_equals_postgres(lake, second)
             # The second run did not wait for a JVM: it had the first one's.
             assert sparks(tmp_path / "dagster_home") == [jvm]
-            processes = [RunProcess.of(r["runId"], {t["key"]: t["value"] for t in r["tags"]}) for r in dagster.runs()]
+            # The UI does not show these tags.
+            with dg.DagsterInstance.from_config(str(tmp_path / "dagster_home")) as instance:
+                processes = [RunProcess.of(r.run_id, r.tags) for r in instance.get_runs()]
             assert len({p.pid for p in processes if p}) == 2
     jvm.wait(60)

@@ -198,3 +198,14 @@ def test_a_condition_selects_the_rows_of_its_keys_and_no_others(spark_lake: Lake
             selected = {r.id for r in frame.where(partitions.condition(chosen, kinds[partitions.by])).collect()}
             assert selected == {i for i, k in by_id.items() if k in chosen}, (partitions, chosen)
         assert not frame.where(partitions.condition([], kinds[partitions.by])).count()
+
+
+def test_partitions_end_where_it_is_declared() -> None:
+    ended = Partitions("at", "month", "Europe/Berlin", START, end=datetime(2024, 4, 1))  # noqa: DTZ001
+    theirs = OF_DAGSTER["month"](start_date=START, end_date=ended.end, timezone="Europe/Berlin", end_offset=1)
+    assert ended.keys_between("2024-02-01", "2024-03-31") == ["2024-02-01", "2024-03-01"]
+    assert theirs.get_last_partition_key() == "2024-03-01"
+    assert [ended.is_after(key) for key in ("2024-03-01", "2024-04-01")] == [False, True]
+    assert ended.text != by_time("month", "Europe/Berlin").text
+    with pytest.raises(PipelineError, match="2024-04-01 is after the last partition, which ends at 2024-04-01"):
+        ended.keys_between("2024-03-01", "2024-04-01")

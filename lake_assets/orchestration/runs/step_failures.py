@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any, NoReturn
 
 import dagster as dg
@@ -16,6 +16,8 @@ _shared_session_lock = threading.Lock()
 RETRIES = 3
 SECONDS_BETWEEN = 5
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+# What a failed step could not absorb, as the sensor identifies it: in the metadata of the failure.
+ATTEMPTED = "attempted"
 
 
 @contextlib.contextmanager
@@ -33,15 +35,21 @@ def open_lake(context: Context, config: LakeConfig) -> Generator[Lake]:
             lake.catalog.close()
 
 
-def fail(context: Context, error: LakeError) -> NoReturn:
+def fail(context: Context, error: LakeError, attempted: str = "") -> NoReturn:
     """End the step: at once for a permanent error, after some retries for a temporary one.
+
+    Args:
+        context: the step's context.
+        error: why it ends.
+        attempted: the fingerprint of what it could not absorb; see `ATTEMPTED`.
 
     Raises:
         dagster.RetryRequested: the error is temporary and retries remain.
         dagster.Failure: otherwise.
     """
     retry(context, error)
-    metadata: Mapping[str, Any] = {"error": type(error).__name__, "permanent": error.permanent}
+    metadata: dict[str, Any] = {"error": type(error).__name__, "permanent": error.permanent}
+    metadata |= {ATTEMPTED: attempted} if attempted else {}
     raise dg.Failure(f"{type(error).__name__}: {error}", metadata=metadata, allow_retries=False) from error
 
 

@@ -6,7 +6,7 @@ executed as materializations, with their own times. Its cursor is the end of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -14,11 +14,12 @@ import dagster as dg
 from lake_assets.facade import Lake
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
-from lake_assets.lake import LakeConfig, thresholds
+from lake_assets.lake import LakeConfig, TableId, thresholds
 from lake_assets.orchestration import asset_metadata
 from lake_assets.orchestration._compat import report_again
 from lake_assets.orchestration.asset_names import asset_key, valid_name
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.column_texts import column_texts
 from lake_assets.pipeline.table_graph import Spec
 
 
@@ -61,9 +62,9 @@ def report(context: dg.SensorEvaluationContext, lake: Lake, tables: dict[str, Sp
         key=lambda r: r.ended_at,
     )
     outside = [r for r in found if r.status == "absorbed" and not _is_own(context.instance, r)]
-    last = {r.table: r for r in outside}
+    last, declared = {r.table: r for r in outside}, {s.table: s for s in tables.values()}
     for record in outside[-thresholds.OUTSIDE_STEPS_A_TICK :]:
-        _report(context.instance, lake, tables[record.table], record, is_last=last[record.table] is record)
+        _report(context.instance, lake, tables[record.table], record, declared, is_last=last[record.table] is record)
     if found:
         context.update_cursor(repr(found[-1].ended_at))
     return len(outside)
@@ -75,14 +76,22 @@ def _is_own(instance: dg.DagsterInstance, record: StepRecord) -> bool:
     return kind == "dagster" and instance.has_run(run)
 
 
-def _report(instance: dg.DagsterInstance, lake: Lake, spec: Spec, record: StepRecord, *, is_last: bool) -> None:
+def _report(
+    instance: dg.DagsterInstance,
+    lake: Lake,
+    spec: Spec,
+    record: StepRecord,
+    declared: Mapping[TableId, Spec],
+    *,
+    is_last: bool,
+) -> None:
     """Report one step; what describes the table now belongs to its last one."""
     key = asset_key(spec.table)
     latest = instance.get_latest_materialization_event(key)
     if latest is not None and latest.timestamp >= record.ended_at:
         # It was reported before the cursor was stored; or a run has materialized the table since, and stays the last.
         return
-    table = asset_metadata.of_table(lake, spec.table) if is_last else {}
+    table = asset_metadata.of_table(lake, spec.table, column_texts(lake, spec.table, declared)) if is_last else {}
     if is_last and (lineage := asset_metadata.column_lineage(lake, spec)):
         table["dagster/column_lineage"] = lineage
     snapshot = {"snapshot": str(record.snapshot)} if record.snapshot is not None else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -76,6 +77,18 @@ def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
             wait = may_wait(lake, spec, windows, now)
             pending.append(PendingTable(work, windows, sum(size for _, size, _ in files), wait))
     return pending
+
+
+def pending_fingerprint(lake: Lake, spec: Spec) -> str:
+    """Return the fingerprint of what is pending for a table; empty: nothing is, or the lake cannot be read.
+
+    A step that was requested because a table upstream was pending, and fails, tells by it what it has attempted.
+    """
+    try:
+        pending = scan(lake, [spec], {str(spec.table): ""}, time.time())
+    except LakeError:
+        return ""
+    return pending[0].work.fingerprint if pending else ""
 
 
 def held_back(

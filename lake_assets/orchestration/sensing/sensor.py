@@ -17,7 +17,15 @@ from lake_assets.facade import Lake
 from lake_assets.journal import step_journal
 from lake_assets.lake import LakeConfig, thresholds
 from lake_assets.orchestration.asset_checks import comparisons
-from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, new_tables_key, op_name, pool, valid_name
+from lake_assets.orchestration.asset_names import (
+    PIPELINE_TAG,
+    asset_key,
+    micro_batch_name,
+    new_tables_key,
+    op_name,
+    pool,
+    valid_name,
+)
 from lake_assets.orchestration.dagster_partitions import step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.partition_marks import has_unmarked
@@ -103,7 +111,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         CatalogUnavailableError: the lake cannot be read. Nothing is lost: the next tick tries again.
     """
     busy: dg.DagsterRun | None = None
-    for run in run_history.active_runs(context.instance, watch.job, watch.keys):
+    for run in run_history.active_runs(context.instance, watch.jobs, watch.keys):
         if dead := end_if_dead(context.instance, run):
             context.log.warning(dead)
         elif not run_history.redoes_history(run):  # built aside, or one table after the other in its own pool
@@ -224,10 +232,11 @@ def request(
     tags = {
         PIPELINE_TAG: name,
         run_history.PLAN_TAG: plan,
-        run_history.ATTEMPT_TAG: str(attempt),
         run_history.PENDING_TAG: " ".join(w.fingerprint for w in works),
         **_summary_tags(decision, size),
     }
+    if attempt > 1:
+        tags[run_history.ATTEMPT_TAG] = str(attempt)
     return dg.RunRequest(run_key(name, plan, attempt), tags=tags, asset_selection=selection)
 
 
@@ -245,13 +254,12 @@ def checks_of(
 
 
 def _summary_tags(decision: Decision, size: Size) -> Mapping[str, str]:
-    tags = {
+    captured = f"{size.files} files, {size.bytes:,} bytes"
+    return {
         "lake_assets/tables": shortened([w.table for w in decision.due]),
         "lake_assets/windows": shortened([f"{w.table} < {w.what}" for w in decision.due]),
-        "lake_assets/captured": f"{size.files} files, {size.bytes:,} bytes",
-        "lake_assets/ranges": shortened(size.ranges),
+        "lake_assets/captured": f"{captured}: {shortened(size.ranges)}" if size.ranges else captured,
     }
-    return {name: value for name, value in tags.items() if value}
 
 
 @dataclass(frozen=True)
@@ -271,9 +279,9 @@ class Watch:
     interval: float = 30.0
 
     @property
-    def job(self) -> str:
-        """The pipeline's job."""
-        return valid_name(self.pipeline.name)
+    def jobs(self) -> frozenset[str]:
+        """The pipeline's jobs that absorb what is pending."""
+        return frozenset({valid_name(self.pipeline.name), micro_batch_name(self.pipeline.name)})
 
     @property
     def asset_tables(self) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, field_validator
 
 from lake_assets.pipeline.config.setting_types import (
+    ColumnName,
     Duration,
     OrText,
     Strict,
@@ -148,11 +149,19 @@ class AssetSettings(Strict):
         return value
 
 
+ColumnTexts = dict[ColumnName, str]
+"""Descriptions by column."""
+
+
 class TableSettings(AssetSettings):
     """Further attributes of the asset of one table."""
 
     description: str | None = Field(
         default=None, description="contents of the table; shown before the generated description"
+    )
+    column_descriptions: ColumnTexts = Field(
+        default_factory=dict,
+        description="what the columns mean, by column; columns of models that only copy one have its description, too",
     )
     freshness: Annotated[FreshnessSettings | None, text_as("fail"), OrText()] = Field(
         default=None,
@@ -196,6 +205,8 @@ def combined_settings(declared: Sequence[AssetSettings], *, own: bool = True) ->
         group=next((d.group for d in declared if d.group is not None), None),
         kinds=tuple(dict.fromkeys(k for d in declared for k in d.kinds)),
         description=inner.description if inner else None,
+        # The events of a table and its rows have the same columns.
+        column_descriptions=declared[0].column_descriptions if isinstance(declared[0], TableSettings) else {},
         freshness=inner.freshness.policy if inner and inner.freshness else None,
         depends_on=tuple(inner.depends_on) if inner else (),
         target_lag=next((seconds_of(d.target_lag) for d in declared if d.target_lag is not None), None),

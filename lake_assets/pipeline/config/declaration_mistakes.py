@@ -46,9 +46,13 @@ def once_each(
     return [spec for spec, _ in first.values()]
 
 
-def foreign_mistakes(specs: Sequence[Spec], pipeline: str) -> Iterator[PipelineError]:
-    """Yield the mistakes in `depends_on`."""
+def foreign_mistakes(specs: Sequence[Spec], pipeline: str, external: Sequence[str] = ()) -> Iterator[PipelineError]:
+    """Yield the mistakes in `depends_on` and `external_tables`."""
     own = {"/".join(s.table.parts) for s in specs}
+    for name in (n for n in external if "/".join(TableId.parse(n).parts) in own):
+        yield PipelineError(
+            f"pipeline {pipeline!r}: `external_tables` names {name}, a table of the same pipeline: leave it out"
+        )
     for table, key in ((s.table, key) for s in specs for key in s.shown.depends_on if key in own):
         yield PipelineError(
             f"pipeline {pipeline!r}: {table}: `depends_on` names {key}, a table of the same pipeline: "

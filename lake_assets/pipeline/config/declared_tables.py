@@ -150,7 +150,7 @@ class DeclaredTables:
                 )
         places = {spec.table: place for spec, place in reversed(placed)}
         specs = _with_readers(once_each(placed, self.config.name, self.lines, mistakes))
-        mistakes += foreign_mistakes(specs, self.config.name)
+        mistakes += foreign_mistakes(specs, self.config.name, [t.table for t in self.config.external_tables])
         mistakes += retention_mistakes(self.config, specs, places, self.at)
         mistakes += upkeep_mistakes(self.config, places.values(), self.at)
         if alone:

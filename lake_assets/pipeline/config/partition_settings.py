@@ -50,6 +50,11 @@ class PartitionSettings(Strict):
         default=None,
         description="with every: when the first partition begins (2024-01-31, 2024-01-31T08:00), in that time zone",
     )
+    end: Annotated[str | None, BeforeValidator(_as_text)] = Field(
+        default=None,
+        description="with every: when the last partition ends, like start; rows from then on are in no partition; "
+        "default: the current hour, day or month is the last partition",
+    )
     values: Annotated[list[str] | None, BeforeValidator(_as_texts)] = Field(
         default=None,
         description="values with their own partition; all other values are in the partition __other__; default: "
@@ -68,8 +73,8 @@ class PartitionSettings(Strict):
     @combination
     def _one_kind(self) -> Iterator[str]:
         if self.every is None:
-            if self.timezone is not None or self.start is not None:
-                yield "`timezone` and `start` need `every` (hour, day or month)"
+            if any(s is not None for s in (self.timezone, self.start, self.end)):
+                yield "`timezone`, `start` and `end` need `every` (hour, day or month)"
             return
         if self.values is not None:
             yield "partitions are by time (`every`) or by listed values (`values`), not by both"
@@ -77,7 +82,9 @@ class PartitionSettings(Strict):
             yield "`every` needs `start`, the beginning of the first partition: start: 2024-01-01"
         with as_value_errors():
             if self.start is not None:
-                read_start(self.start, self.every)
+                start = read_start(self.start, self.every)
+                if self.end is not None and read_start(self.end, self.every) <= start:
+                    yield f"`end` ({self.end}) is not after the first partition, which begins at {start.isoformat()}"
             if self.every == "hour":
                 check_hours(self.timezone or "UTC")
 
@@ -85,8 +92,9 @@ class PartitionSettings(Strict):
     def declared(self) -> Partitions:
         """The settings as `Partitions`."""
         start = read_start(self.start, self.every) if self.start is not None and self.every else None
+        end = read_start(self.end, self.every) if self.end is not None and self.every else None
         values = tuple(self.values) if self.values is not None else None
-        return Partitions(self.by, self.every, self.timezone or "UTC", start, values)
+        return Partitions(self.by, self.every, self.timezone or "UTC", start, values, end)
 
 
 Partitioning = Annotated[PartitionSettings | None, text_as("by"), OrText()]

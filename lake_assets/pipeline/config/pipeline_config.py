@@ -18,6 +18,7 @@ from lake_assets.models.python.python_model import WriteMode
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.config.audit_settings import ModelAudits
 from lake_assets.pipeline.config.dump_settings import SNAPSHOT, DumpSettings, dump_mistakes
+from lake_assets.pipeline.config.external_tables import ExternalTable
 from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.partition_settings import Partitioning
@@ -357,6 +358,11 @@ class PipelineConfig(Batches, AssetSettings):
     models: list[SqlModel] = Field(default_factory=list)
     jobs: list[JobSettings] = Field(
         default_factory=list, description="programs of your own over what changed in their inputs"
+    )
+    external_tables: list[Annotated[ExternalTable, text_as("table"), OrText()]] = Field(
+        default_factory=list,
+        description="tables that the pipeline reads and somebody else writes, to show them in Dagster: layer.table, or "
+        "a mapping with more settings",
     )
     python: list[LocalPath] = Field(
         default_factory=list,

@@ -51,6 +51,7 @@ class Partitions:
         timezone: IANA name of the zone in which hours, days and months begin.
         start: the beginning of the first partition in local time of the zone; set for partitions by time.
         values: the values with one partition each, other values are in `OTHER`; None: one partition per existing value.
+        end: the end of the last partition in local time of the zone, exclusive; None: the current one is the last.
     """
 
     by: str
@@ -58,6 +59,7 @@ class Partitions:
     timezone: str = "UTC"
     start: datetime | None = None
     values: tuple[str, ...] | None = None
+    end: datetime | None = None
 
     @property
     def field(self) -> PartitionField:
@@ -78,7 +80,8 @@ class Partitions:
     def text(self) -> str:
         """The declaration in one line, the same for two declarations with the same keys and rows."""
         if self.every:
-            return f"{self.by} every {self.every} in {self.timezone} from {self.first}"
+            until = f" to {_formatted(self.end, self.every)}" if self.end else ""
+            return f"{self.by} every {self.every} in {self.timezone} from {self.first}{until}"
         return f"{self.by} in ({', '.join(sorted(self.values))})" if self.values is not None else self.by
 
     @property
@@ -168,6 +171,10 @@ class Partitions:
         """Whether the key of a time is before the first partition."""
         return bool(self.every) and key < self.first
 
+    def is_after(self, key: str) -> bool:
+        """Whether the key of a time is after the last partition, whatever the time is now."""
+        return self.every is not None and self.end is not None and key >= _formatted(self.end, self.every)
+
     def keys_between(self, low: str, high: str) -> list[str]:
         """Return the keys of all partitions by time from `low` to `high`, each a key or a date or time, inclusive.
 
@@ -189,6 +196,8 @@ class Partitions:
             raise PipelineError(f"{low} is after {high}: swap them")
         if self.start is not None and at < self.start:
             raise PipelineError(f"{low} is before the first partition, {self.first}")
+        if self.end is not None and last >= self.end:
+            raise PipelineError(f"{high} is after the last partition, which ends at {_formatted(self.end, self.every)}")
         keys = list[str]()
         if self.every == "hour":
             # Local hours may be missing, or occur twice: count the hours that pass.
