@@ -19,7 +19,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long lint _types _sizes format map docs docs-serve bench lock clean
+.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long lint _types _sizes format map reference docs docs-serve bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,9 @@ format: install ## Format the code and fix what can be fixed
 
 map: ## Print every folder and module of the package with what it is for: make map FOLDER=models
 	@python3 scripts/print_map.py $(FOLDER)
+
+reference: install ## Write the reference pages of the documentation from the code
+	PYTHONPATH=scripts $(BIN)/python scripts/write_reference.py
 
 docs: install ## Build the documentation as a site in build/site; a broken link or anchor is an error
 	PYTHONPATH=scripts $(BIN)/zensical build --clean --strict

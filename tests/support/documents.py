@@ -19,18 +19,22 @@ _HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block of a page, without its indentation."""
+    """A fenced block of a page: its text without common indentation, and as it stands below its fence."""
 
     page: str
     line: int
     language: str
     text: str
-    indent: int = 0
+    indented: str
 
     @property
     def first(self) -> str:
         """Its first line, by which a list of snippets names it."""
         return self.text.split("\n", 1)[0].strip()
+
+    @property
+    def indent(self) -> int:
+        return len(self.indented) - len(self.indented.lstrip(" "))
 
     @property
     def place(self) -> str:
@@ -52,9 +56,8 @@ def snippets(page: Path) -> list[Snippet]:
     found: list[Snippet] = []
     for m in _FENCE.finditer(text):
         inner = "".join(line.removeprefix(m[1]) for line in m[3].splitlines(keepends=True))
-        dedented = textwrap.dedent(inner)
-        indent = len(inner) - len(inner.lstrip(" ")) if inner.strip() else 0
-        found.append(Snippet(name_of(page), text.count("\n", 0, m.start()) + 1, m[2], dedented, indent))
+        line = text.count("\n", 0, m.start()) + 1
+        found.append(Snippet(name_of(page), line, m[2], textwrap.dedent(inner), inner))
     return found
 
 
