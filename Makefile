@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PORT ?= 3000
+DOCS_PORT ?= 8000
 # Tests run in so many processes; WORKERS=0: in pytest's own, for a debugger.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
@@ -18,7 +19,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long lint _types _sizes format map bench lock clean
+.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long lint _types _sizes format map reference docs docs-serve bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +75,15 @@ format: install ## Format the code and fix what can be fixed
 map: ## Print every folder and module of the package with what it is for: make map FOLDER=models
 	@python3 scripts/print_map.py $(FOLDER)
 
+reference: install ## Write the reference pages of the documentation from the code
+	PYTHONPATH=scripts $(BIN)/python scripts/write_reference.py
+
+docs: install ## Build the documentation as a site in build/site; a broken link or anchor is an error
+	PYTHONPATH=scripts $(BIN)/zensical build --clean --strict
+
+docs-serve: install ## Show the documentation at http://127.0.0.1:8000, and follow changes (other port: DOCS_PORT=8001)
+	PYTHONPATH=scripts $(BIN)/zensical serve --dev-addr 127.0.0.1:$(DOCS_PORT)
+
 bench: setup ## Run every benchmark
 	@scripts/bench.sh
 
@@ -82,7 +92,7 @@ bench-%: setup ## Run one benchmark: make bench-NAME runs benchmarks/bench_NAME.
 
 lock: install ## Pin the dependencies of pyproject.toml again in requirements.lock
 	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-annotate --universal --python-version 3.11 \
-		--group dev pyproject.toml -o requirements.lock
+		--group dev --group docs pyproject.toml -o requirements.lock
 
 clean: ## Remove .venv, caches and build results; tables in .lake and Dagster's history stay
 	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info \

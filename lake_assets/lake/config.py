@@ -112,9 +112,9 @@ class LakeConfig(BaseSettings):
     protect: bool = Field(
         default=True, description="whether to tag the snapshots that are still needed of tables that others write"
     )
-    spark: SparkConfig = SparkConfig()
+    spark: SparkConfig = Field(default=SparkConfig(), description="where Spark runs, and its settings")
     signals: SignalSettings = Field(default_factory=SignalSettings, description="what the lake tells other systems")
-    costs: CostsConfig = CostsConfig()
+    costs: CostsConfig = Field(default=CostsConfig(), description="prices, for reports")
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield the settings without secrets, for `repr` (a hook of pydantic)."""

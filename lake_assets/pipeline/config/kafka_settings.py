@@ -39,7 +39,7 @@ class KafkaSecurity(Strict):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
         default=None, description="how `user` signs in; others, such as OAUTHBEARER, by `properties`"
     )
-    user: str | None = Field(default=None, min_length=1)
+    user: str | None = Field(default=None, description="name under which `mechanism` signs in", min_length=1)
     password: HiddenValue = Field(default=None, description="{env: NAME}: the environment variable with it")
     ca: str | None = Field(default=None, description="file of certificates to trust; default: the system's")
     certificate: str | None = Field(default=None, description="file of the client's certificate")
@@ -128,7 +128,9 @@ class KafkaSettings(LiveSettings):
         default="stop",
         description="if the broker no longer has records that were not read: stop, or go on with those it has",
     )
-    security: KafkaSecurity = Field(default_factory=KafkaSecurity)
+    security: KafkaSecurity = Field(
+        default_factory=KafkaSecurity, description="encryption and credentials; default: neither"
+    )
     registry: RegistrySettings | None = Field(default=None, description="where the schemas of Avro and Protobuf are")
     properties: dict[str, str | Environment] = Field(
         default_factory=dict, description="more settings for librdkafka; {env: NAME} for secrets"

@@ -354,8 +354,10 @@ class PipelineConfig(Batches, AssetSettings):
         default_factory=PipelineUpkeepSettings,
         description="how the files, deletes and snapshots of all tables are kept few; false: not at all",
     )
-    streams: list[Stream] = Field(default_factory=list)
-    models: list[SqlModel] = Field(default_factory=list)
+    streams: list[Stream] = Field(default_factory=list, description="streams of records, and the tables made of them")
+    models: list[SqlModel] = Field(
+        default_factory=list, description="SELECTs over tables of the lake, each kept up to date as a table"
+    )
     jobs: list[JobSettings] = Field(
         default_factory=list, description="programs of your own over what changed in their inputs"
     )

@@ -23,9 +23,9 @@ _RESERVED = re.compile(
 class DatabaseSettings(LiveSettings):
     """Settings of a database that Debezium reads."""
 
-    host: str = Field(default="127.0.0.1", min_length=1)
-    database: str = Field(min_length=1)
-    user: str = Field(min_length=1)
+    host: str = Field(default="127.0.0.1", description="name or address of the server", min_length=1)
+    database: str = Field(description="name of the database", min_length=1)
+    user: str = Field(description="role that reads; `lake-assets doctor` says what it may lack", min_length=1)
     password: Environment | None = Field(
         default=None, description="{env: NAME}: the environment variable with the password"
     )
@@ -59,7 +59,7 @@ class DatabaseSettings(LiveSettings):
 class PostgresSettings(DatabaseSettings):
     """A Postgres database, whose changes are read from its log."""
 
-    port: int = Field(default=5432, gt=0, lt=65536)
+    port: int = Field(default=5432, description="port of the server", gt=0, lt=65536)
     slot: str | None = Field(
         default=None,
         description="name of the replication slot; default: lake_assets_<pipeline>_<stream>",
@@ -78,7 +78,7 @@ class PostgresSettings(DatabaseSettings):
 class MysqlSettings(DatabaseSettings):
     """A MariaDB or MySQL server, whose changes are read from its binary log."""
 
-    port: int = Field(default=3306, gt=0, lt=65536)
+    port: int = Field(default=3306, description="port of the server", gt=0, lt=65536)
     database: str = Field(
         default="", description="where the patterns of `tables` find tables; default: in all databases"
     )
