@@ -24,6 +24,7 @@ from lake_assets.ingest.raw.file_ledger import PROPERTY as LANDED
 from lake_assets.ingest.raw_tables import ARRIVED_PROPERTY
 from lake_assets.ingest.records.tombstones import DELETES_PROPERTY
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata import refresh_state
 from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, commit, now_ms, read_metadata
 from lake_assets.lake.metadata.refs import refs_of, with_refs
 from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, is_upkeep, keeps_rows, summary_of
@@ -104,7 +105,7 @@ def clean_head(lake: LakeBase, name: TableId, marks: Mapping[str, Watermark]) ->
     head = table.current_snapshot()
     if head is None:
         return
-    properties = carried(table) | (to_properties(marks) if marks else {})
+    properties = carried(table) | (to_properties(marks) if marks else {}) | refresh_state.carried(table, marks)
     records, kind = decode(_content(table, head.manifest_list), head.manifest_list)
     lines = [*records]
     if not any(_is_worn(line) for line in lines) and properties.items() <= summary_of(head).items():

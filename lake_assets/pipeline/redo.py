@@ -31,6 +31,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_step import all_rows
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import is_unreadable, named_errors
+from lake_assets.lake.metadata import refresh_state
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.kept_frames import Frames
@@ -259,7 +260,7 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: RowScope) -> Outcome:
                 "pending changes first"
             )
         expected.gate.check(types)
-        properties = {RECOMPUTED_PROPERTY: chosen.label}
+        properties = {RECOMPUTED_PROPERTY: chosen.label, **refresh_state.carried(table)}
         writer = TableWriter(Commit(lake, spec.table, table, marks, expected.gate, properties), types, quiet=True)
         where = "true" if expected.as_a_whole else chosen.where
         _write(writer, Frames(lake.spark(), scope), expected, where)

@@ -5,6 +5,7 @@ A commit that loses a race to a writer is given up: the writer's work counts, an
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,14 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pyiceberg.table import Table
 from pyspark.sql import Row
 
-from lake_assets.errors import Refused
+from lake_assets.errors import ConcurrentWriteError, Refused
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.lake.metadata import refresh_state
+from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, summary_of
 from lake_assets.lake.names import literal
 from lake_assets.tables import leftovers
 from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.upkeep_policy import UpkeepPolicy
+from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.races import as_race
+from lake_assets.tables.writing.table_writer import TableWriter
 from lake_assets.upkeep import claims, upkeep_records
 from lake_assets.upkeep.retention import readers_in, remove_outdated
 from lake_assets.upkeep.table_health import TableHealth
@@ -43,10 +48,22 @@ def carry_out(
     began = time.monotonic()
     with named_errors(name), as_race(name):
         result = _SERVICES[action.kind](lake, name, action, health, policy)
+        _keep_refresh_state(lake, name)
     if isinstance(result, Refused):
         return result
     files, size = result
     return Done(action.kind, action.reason, time.time(), time.monotonic() - began, files, size)
+
+
+def _keep_refresh_state(lake: LakeBase, name: TableId) -> None:
+    """Let the newest snapshot have the refresh state of the rows, which Iceberg's procedures do not hand on."""
+    table = lake.table(name)
+    state = refresh_state.carried(table)
+    if state.items() <= summary_of(table.current_snapshot()).items():
+        return
+    # A writer that was faster has stored its own.
+    with contextlib.suppress(ConcurrentWriteError):
+        TableWriter(Commit(lake, name, table, properties={**state, UPKEEP_PROPERTY: "refresh-state"})).nothing()
 
 
 def _combine(

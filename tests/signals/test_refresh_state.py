@@ -1,4 +1,4 @@
-"""Commits of SQL models name the snapshots of their sources as Iceberg's draft for materialized views does, if asked."""
+"""Commits of models name the snapshots of their sources as Iceberg's draft for materialized views does, if asked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import json
 import time
 from typing import Any
 
+import pyarrow as pa
+
 from lake_assets import Lake
-from lake_assets.lake.metadata.refresh_state import PROPERTY, refresh_state
+from lake_assets.lake import TableId
+from lake_assets.lake.metadata.refresh_state import PROPERTY, carried, refresh_state
 from lake_assets.lake.metadata.row_counts import summary_of
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.lake.signal_settings import SignalSettings
+from lake_assets.tables.upkeep_policy import DEFAULT_POLICY
+from lake_assets.upkeep.attend import look
+from lake_assets.upkeep.services import carry_out
+from lake_assets.upkeep.upkeep_actions import Action, Kind
 from tests.support.people import AGES, CITIES, People
 from tests.support.signalled_shop import newest, signalled
 
+SEEN = {"name": "agg.seen", "sql": "SELECT id FROM {{ changes('final.people') }}", "write": "merge", "key": "id"}
 MARKS = {"final.b": Watermark("u2", 2**62), "final.nested.a": Watermark("u1", 7)}
 
 
@@ -48,12 +56,13 @@ def _state(lake: Lake, table: str) -> dict[str, Any]:
 
 def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
     lake.config = lake.config.model_copy(update={"signals": SignalSettings(refresh_state=True)})
-    people, began = People(lake, CITIES, AGES), time.time()
+    people, began = People(lake, CITIES, AGES, SEEN), time.time()
+    models = ("agg.cities", "agg.ages", "agg.seen")
     for _ in range(2):
         people.land(12)
         people.run()
         source = lake.table("final.people")
-        for model in ("agg.cities", "agg.ages"):
+        for model in models:
             state = _state(lake, model)
             assert state["source-states"] == [
                 {
@@ -68,3 +77,36 @@ def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
     assert _state(lake, "agg.cities")["view-version-id"] != _state(lake, "agg.ages")["view-version-id"]
     assert PROPERTY not in summary_of(newest(lake, "final.people"))
     people.check()
+    _check_upkeep(lake, *models)
+
+
+def _check_upkeep(lake: Lake, *models: str) -> None:
+    """After upkeep, the newest snapshot has the state of its rows."""
+    for model in models:
+        name, before, state = TableId.parse(model), newest(lake, model), _state(lake, model)
+        _attend(lake, name, "manifests", "deletes")
+        assert newest(lake, model).snapshot_id != before.snapshot_id
+        assert _state(lake, model) == state
+    lake.spark().sql(f"INSERT INTO {lake.sql_name('agg.seen')} VALUES (-1)")
+    _attend(lake, TableId.parse("agg.seen"), "manifests")
+    assert PROPERTY not in summary_of(newest(lake, "agg.seen"))  # rows of another program are of no snapshot
+
+
+def _attend(lake: Lake, name: TableId, *kinds: Kind) -> None:
+    for kind in kinds:
+        health = look(lake, name, DEFAULT_POLICY).health
+        carry_out(lake, name, Action(str(name), kind, "asked for", 1, 1), health, DEFAULT_POLICY)
+
+
+def test_it_follows_watermarks_that_move_over_commits_without_meaning(plain_lake: Lake) -> None:
+    lake = signalled(plain_lake, refresh_state=True)
+    lake.ensure_namespace(("agg",))
+    table = lake.catalog.create_table("agg.t", pa.schema([("n", pa.int64())]))
+    assert carried(table) == {}
+    table.append(pa.table({"n": [1]}), snapshot_properties=refresh_state(lake, MARKS, "definition", 1.0))
+    assert carried(table) == refresh_state(lake, MARKS, "definition", 1.0)
+    moved = {**MARKS, "final.b": Watermark("u2", 8), "final.nested.a": Watermark("another", 9)}
+    expected = {**MARKS, "final.b": Watermark("u2", 8)}
+    assert carried(table, moved) == refresh_state(lake, expected, "definition", 1.0)
+    table.append(pa.table({"n": [2]}))
+    assert carried(table) == {}

@@ -9,8 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 
+from pyiceberg.table import Table
+
 from lake_assets.errors import InvalidNameError
 from lake_assets.lake.lake_base import LakeBase
+from lake_assets.lake.metadata.row_counts import is_upkeep, keeps_rows, summary_of
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import TableId
 
@@ -52,6 +56,31 @@ def refresh_state(lake: LakeBase, marks: Watermarks, definition: str, began: flo
         "source-states": states,
     }
     return {PROPERTY: json.dumps(state, separators=(",", ":"))}
+
+
+def carried(table: Table, marks: Watermarks | None = None) -> dict[str, str]:
+    """Return the summary property for a commit that changes no row: that of the commit which wrote the rows.
+
+    There is none if that commit has none, as one of another program.
+
+    Args:
+        marks: the watermarks of the commit, if it moves them over changes of the sources that mean nothing for it.
+    """
+    for snapshot in ancestors(table):
+        if text := summary_of(snapshot).get(PROPERTY):
+            return {PROPERTY: _moved(text, marks) if marks else text}
+        if not (keeps_rows(snapshot) or is_upkeep(snapshot)):
+            break
+    return {}
+
+
+def _moved(text: str, marks: Watermarks) -> str:
+    state = json.loads(text)
+    for source in state["source-states"]:
+        mark = marks.get(str(TableId(tuple(source["namespace"]), source["name"])))
+        if mark is not None and mark.uuid == source["uuid"] and mark.snapshot is not None:
+            source["snapshot-id"] = mark.snapshot
+    return json.dumps(state, separators=(",", ":"))
 
 
 def _number(definition: str) -> int:

@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import DefinitionChangedError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.refresh_state import refresh_state
 from lake_assets.models.operators.kept_frames import types_of
 from lake_assets.models.python.function_call import FunctionCall
 from lake_assets.models.python.model_inputs import replaced_columns
@@ -127,7 +128,10 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
         spec, marks, afresh = self.spec, due.marks, _reason_to_begin(self.spec, due)
         windows = {s: replace(w, mark=None) for s, w in due.windows.items()} if afresh else due.windows
         gate = Gate(lake, spec.table, spec.audits, spec.model.key)
-        commit = Commit(lake, spec.table, due.table, marks, gate, settings=_settings(spec, due.table))
+        # Rows that were computed before lookups changed do not represent the lookups' present snapshots.
+        is_of_marks = not spec.lookups or spec.watched_lookups or spec.model.write == "overwrite"
+        state = refresh_state(lake, marks, spec.definition, began) if is_of_marks else {}
+        commit = Commit(lake, spec.table, due.table, marks, gate, state, _settings(spec, due.table))
         pinned = {t: marks[str(t)].snapshot for t in due.sources}
         call = FunctionCall(lake, spec, windows, pinned, scope)
         writer = ResultWriter(commit, spec, call.frames)
