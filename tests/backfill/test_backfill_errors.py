@@ -108,7 +108,7 @@ def test_a_backfill_of_another_pipeline_or_a_renamed_one(shop: Shop, tmp_path: P
     shop.gets(f"discard {record.id} --pipeline {shop.file}")
 
 
-@pytest.mark.parametrize("command", ["publish", "resume", "undo"])
+@pytest.mark.parametrize("command", ["publish", *(pytest.param(c, marks=pytest.mark.long) for c in ("resume", "undo"))])
 def test_a_discard_that_was_interrupted_is_completed_whatever_is_tried_next(shop: Shop, command: str) -> None:
     record = shop.begin()
     shop.becomes(record, state="discarding", process=GONE)
@@ -119,7 +119,14 @@ def test_a_discard_that_was_interrupted_is_completed_whatever_is_tried_next(shop
     assert shop.begin().id != record.id
 
 
-@pytest.mark.parametrize("content", ["", '{"id": "b', "null", '{"tables": [], "of_a_newer_version": 1}', None])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"id": "b',
+        None,
+        *(pytest.param(c, marks=pytest.mark.long) for c in ("", "null", '{"tables": [], "of_a_newer_version": 1}')),
+    ],
+)
 def test_of_a_backfill_whose_record_is_damaged_or_lost_nothing_stays(shop: Shop, content: str | None) -> None:
     record, file = shop.begin(), Records(shop.lake).file_of(shop.newest)
     assert shop.lake.table("agg.daily").properties[REVIEW_PROPERTY] == record.id

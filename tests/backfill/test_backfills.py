@@ -109,8 +109,9 @@ def test_chosen_rows_are_redone_and_others_stay(history: History, selection: Sel
     complete(begin(people, selection=selection))
     damages.wrong = damages.healed(**redone)
     damages.check()
-    complete(begin(people))
-    people.check()
+    if selection.keys:
+        complete(begin(people))
+        people.check()
 
 
 def test_a_range_of_events_becomes_the_keys_that_they_touch(history: History) -> None:

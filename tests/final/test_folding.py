@@ -123,7 +123,7 @@ def folded(events: DataFrame, *, is_reset: bool) -> DataFrame:
 @pytest.mark.parametrize("seed", [1, *long_seeds(2, 8)])
 def test_whatever_arrives_later_rows_are_the_same(spark_lake: Lake, seed: int, is_reset: bool) -> None:
     arrived: list[tuple[Event, bool]] = []
-    for h in range(10 if seed == 1 else 60):
+    for h in range(5 if seed == 1 else 60):
         choose = random.Random(f"{seed}/{h}")
         arrived += arrivals(choose, log_of(choose, h))
     events = frame_of(spark_lake, arrived).persist()

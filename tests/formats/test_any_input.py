@@ -67,7 +67,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_damaged_records_are_routed_or_rejected(name: str, data: st.DataObject) -> None:
     line = data.draw(st.sampled_from(SAMPLES[name]))

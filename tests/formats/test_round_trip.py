@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 BUSY = Workload(
     seed=7, events=240, keys=25, distribution="zipf", key_changes=0.3, unchanged=0.4, nulls=0.2, schema_changes=4
 )
-OFTEN = ("debezium", "wal2json-v2", "simplified-typed")
+OFTEN = ("debezium", "wal2json-v2")
 
 
 def often(names: Iterable[str]) -> list[Any]:

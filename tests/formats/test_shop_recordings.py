@@ -54,7 +54,9 @@ def test_the_plain_readers_agree_about_every_event() -> None:
 @pytest.mark.parametrize(
     "table", [t if t in ("users", "clicks") else pytest.param(t, marks=pytest.mark.long) for t in KEYS]
 )
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize(
+    "name", [n if n != "wal2json-v1" else pytest.param(n, marks=pytest.mark.long) for n in RECORDINGS]
+)
 def test_spark_reads_what_the_plain_reader_does(spark_lake: Lake, name: str, table: str) -> None:
     events = parse(spark_lake.spark(), event_format(name), lines(name), Hints(table=SourceTable("public", table)))
     assert [e.bad for e in events if e.bad] == []

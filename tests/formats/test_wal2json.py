@@ -284,18 +284,18 @@ def test_declaring_the_type_that_events_name_changes_nothing(spark_lake: Lake) -
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
+def test_a_value_that_does_not_fit_its_type_is_detected(spark_lake: Lake) -> None:
+    misfits = [
         ("integer", "2147483648"), ("integer", '"x"'), ("date", '"2024-02-30"'), ("date", '"0044-03-15 BC"'),
         ("timestamp with time zone", '"0044-03-15 10:00:00+00 BC"'), ("integer", "1.5"),
         ("boolean", '"maybe"'), ("bytea", '"0g"'), ("integer[]", '"{1,x}"'), ("integer[]", '"{{1},{2}}"'),
         ("time without time zone", '"noon"'), ("numeric(4,2)", "100.00"),
-    ],
-)  # fmt: skip
-def test_a_value_that_does_not_fit_its_type_is_detected(spark_lake: Lake, kind: str, value: str) -> None:
-    (event,) = parse(spark_lake.spark(), V2, [v2("I", [(*ID, 1), ("v", kind, value)])], Hints(table=T))
-    assert (event.bad or "").startswith("v does not fit")
+    ]  # fmt: skip
+    # Each in a record of its own and in a column of its own, so that its type is the one that it does not fit.
+    lines = [v2("I", [(*ID, n), (f"v{n}", kind, value)]) for n, (kind, value) in enumerate(misfits)]
+    events = parse(spark_lake.spark(), V2, lines, Hints(table=T))
+    for n, (event, misfit) in enumerate(zip(events, misfits, strict=True)):
+        assert (event.bad or "").startswith(f"v{n} does not fit"), misfit
 
 
 @pytest.mark.spark

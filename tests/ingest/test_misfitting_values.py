@@ -58,7 +58,7 @@ every_form = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("seed", [1, *long_seeds(2, 2)])
-@every_form
+@pytest.mark.parametrize("form", [f if f == "debezium" else pytest.param(f, marks=pytest.mark.long) for f in RECORDS])
 def test_every_value_is_read_exactly_or_is_a_misfit_as_declared(spark_lake: Lake, form: str, seed: int) -> None:
     choose = random.Random(f"{form} {seed}")
     name, record = RECORDS[form]

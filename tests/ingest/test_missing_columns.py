@@ -131,12 +131,15 @@ FORMS = [
 SOME = ["debezium", *(pytest.param(f, marks=pytest.mark.long) for f in READERS if f != "debezium")]
 
 
+@pytest.mark.parametrize("splits", [(4,), pytest.param((6, 2), marks=pytest.mark.long)])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_dropped_column_keeps_its_values_in_every_format_but_those_of_whole_rows(spark_lake: Lake, form: str) -> None:
+def test_a_dropped_column_keeps_its_values_in_every_format_but_those_of_whole_rows(
+    spark_lake: Lake, form: str, splits: tuple[int, ...]
+) -> None:
     kept = {1: (None, "b", 5, "x"), 2: (20, None, 6, "y")}
     if form in WHOLE:
         kept = {1: (None, "b", None, None), 2: (20, None, None, None)}
-    for split in (6, 2, 4):
+    for split in splits:
         reader = Reader(spark_lake, READERS[form])
         for part in (history()[:split], history()[split:]):
             if part:

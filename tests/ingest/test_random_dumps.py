@@ -42,9 +42,10 @@ def land(feed: DumpFeed, source: RandomDumps, steps: int) -> None:
         before, seen = after, len(events)
 
 
+@pytest.mark.parametrize("usual", [1, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("key", ["id", "*"])
-def test_the_events_of_random_dumps_are_the_exact_difference(tmp_path: Path, key: str) -> None:
-    @any_seed(3)
+def test_the_events_of_random_dumps_are_the_exact_difference(tmp_path: Path, key: str, usual: int) -> None:
+    @any_seed(usual)
     def check(seed: int) -> None:
         lake = Lake(LakeConfig(home=tmp_path / str(seed)))
         source = RandomDumps(Random(seed), is_keyed=key == "id", nulls=seed % 2 == 0)

@@ -531,7 +531,7 @@ def deletes_nothing(raw: dict[str, Any], staged: list[dict[str, Any]]) -> bool:
 
 @pytest.mark.parametrize("examples", [2, pytest.param(histories(8), marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    "name", [n if n in ("debezium-plain", "wal2json-v2") else pytest.param(n, marks=pytest.mark.long) for n in SAMPLES]
+    "name", [n if n == "wal2json-v2" else pytest.param(n, marks=pytest.mark.long) for n in SAMPLES]
 )
 def test_any_bytes_give_rows_or_rejects_that_account_for_every_record(
     new_lake: Callable[[str], Lake], name: str, examples: int

@@ -115,6 +115,7 @@ def test_a_window_that_does_not_lead_on_is_looked_at(plain_lake: Lake, tmp_path:
     assert nothing_until(plain_lake.table(RAW), None, third, source) is None
 
 
+@pytest.mark.long  # as a landing without events of a table leaves it alone
 def test_a_table_that_got_nothing_is_not_touched(lake: Lake) -> None:
     feed = Feed(lake)
     feed.deliver([Event(t, "c", (1, 1), {"id": 1}) for t in (A, B)])

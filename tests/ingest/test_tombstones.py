@@ -54,7 +54,7 @@ def row(of_row: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["envelope", "flat rewritten"])
-@pytest.mark.parametrize("topic", ["shop.public.users", "renamed", None])
+@pytest.mark.parametrize("topic", ["shop.public.users", pytest.param("renamed", marks=pytest.mark.long), None])
 def test_a_tombstone_after_its_own_delete_is_about_no_row(landing: Landing, form: Any, topic: str | None) -> None:
     source = users(form=form, topic=topic)
     inserts = [line for i in range(3) for line in source.write("c", row(i))]
@@ -66,7 +66,7 @@ def test_a_tombstone_after_its_own_delete_is_about_no_row(landing: Landing, form
 
 
 @pytest.mark.parametrize("form", ["flat", "flat with schemas"])
-@pytest.mark.parametrize("topic", ["shop.public.users", "renamed", None])
+@pytest.mark.parametrize("topic", ["shop.public.users", pytest.param("renamed", marks=pytest.mark.long), None])
 def test_a_tombstone_without_a_delete_is_about_the_table_of_its_topic(
     landing: Landing, form: Any, topic: str | None
 ) -> None:

@@ -37,7 +37,7 @@ TARGET = TableId.parse(DAILY)
 
 every_point = pytest.mark.parametrize(
     "point",
-    [p if p in ("before the job", "after its commit") else pytest.param(p, marks=pytest.mark.long) for p in POINTS],
+    [p if p == "after its commit" else pytest.param(p, marks=pytest.mark.long) for p in POINTS],
 )
 
 

@@ -84,7 +84,7 @@ def goes_on(lake: Lake) -> None:
 # --- interrupted steps ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["--done", "--rerun", "on_unknown"])
+@pytest.mark.parametrize("way", ["--done", "--rerun", pytest.param("on_unknown", marks=pytest.mark.long)])
 def test_an_unknown_step_is_settled_as_its_error_says(media: Lake, way: str) -> None:
     job(media)
     play(media, (3, 3, 3))
@@ -117,7 +117,7 @@ def test_a_step_that_was_killed_on_another_machine_is_settled_as_its_error_says(
     goes_on(media)
 
 
-@pytest.mark.parametrize("settles", [True, False])
+@pytest.mark.parametrize("settles", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_table_that_was_dropped_after_an_interruption_is_made_of_all_rows(media: Lake, settles: bool) -> None:
     """It has lost the rows of former steps too, so the windows of the interrupted one would not be enough."""
     job(media)
@@ -156,7 +156,7 @@ def test_a_note_that_cannot_be_read_is_dropped(media: Lake) -> None:
 # --- several writers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["--done", "--rerun"])
+@pytest.mark.parametrize("option", ["--done", pytest.param("--rerun", marks=pytest.mark.long)])
 def test_a_step_whose_watermark_another_writer_moved_is_settled_as_its_error_says(media: Lake, option: str) -> None:
     job(media)
     play(media, (3, 3, 3))
@@ -182,7 +182,7 @@ def rebuild(lake: Lake, error: LakeError) -> None:
         lake.table(DAILY).overwrite(new_rows(lake, step), snapshot_properties=step.properties)
 
 
-@pytest.mark.parametrize("way", ["correct", "rebuild"])
+@pytest.mark.parametrize("way", ["correct", pytest.param("rebuild", marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_last", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_table_with_the_late_commit_of_another_step_is_corrected_or_rebuilt(
     media: Lake, is_last: bool, way: str
@@ -210,7 +210,7 @@ def test_a_table_with_the_late_commit_of_another_step_is_corrected_or_rebuilt(
     goes_on(media)
 
 
-@pytest.mark.parametrize("way", ["correct", "rebuild"])
+@pytest.mark.parametrize("way", [pytest.param("correct", marks=pytest.mark.long), "rebuild"])
 def test_a_table_whose_step_was_settled_while_it_ran_is_corrected_or_rebuilt(media: Lake, way: str) -> None:
     job(media)
     play(media, (3, 3, 3))
@@ -250,7 +250,7 @@ def test_a_step_that_was_overtaken_takes_what_is_pending_when_it_runs_again(medi
 # --- lost history -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["declare", "drop"])
+@pytest.mark.parametrize("way", ["declare", pytest.param("drop", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "lost", ["source replaced", "source expired", pytest.param("watermark expired", marks=pytest.mark.long)]
 )
@@ -297,7 +297,7 @@ def test_a_step_that_is_done_does_not_take_back_a_watermark_that_is_further(medi
     goes_on(media)
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("way", ["--done", pytest.param("--rerun", marks=pytest.mark.long)])
 def test_a_rebuild_that_wrote_nothing_leaves_the_interrupted_step_as_it_was(
     media: Lake, is_killed: bool, way: str

@@ -81,7 +81,7 @@ def test_a_kill_after_the_commit_repeats_no_record(plain_lake: Lake, monkeypatch
 
 def test_processes_that_write_at_once_lose_and_repeat_nothing(plain_lake: Lake) -> None:
     plain_lake.ensure_namespace(TABLE.namespace)
-    records = [record(n) for n in range(60)]
+    records = [record(n) for n in range(24)]
     failures: list[Exception] = []
 
     def work(part: list[StepRecord]) -> None:

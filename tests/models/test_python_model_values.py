@@ -84,7 +84,7 @@ def test_types_that_iceberg_stores_as_another_do_not_rebuild_a_table(lake: Lake,
 @pytest.mark.parametrize(
     ("kind", "low", "high", "back"),
     [
-        ("INT", "2147483640", "2147483647", 10),
+        pytest.param("INT", "2147483640", "2147483647", 10, marks=pytest.mark.long),
         pytest.param("BIGINT", "1", "9223372036854775807", 5, marks=pytest.mark.long),
         pytest.param("DECIMAL(4, 2)", "-99.99", "99.99", 0.5, marks=pytest.mark.long),
         pytest.param("DATE", "DATE '1969-12-25'", "DATE '9999-12-31'", "6d", marks=pytest.mark.long),

@@ -26,17 +26,17 @@ def settings(**changed: Any) -> dict[str, Any]:
     return {k: v for k, v in merged.items() if v is not None}
 
 
-def warnings_for(**changed: Any) -> list[str]:
-    with dg.instance_for_test(overrides=settings(**changed)) as instance:
+def warnings_for(home: Path, **changed: Any) -> list[str]:
+    with dg.instance_for_test(overrides=settings(**changed), temp_dir=str(home)) as instance:
         return config_warnings(instance, POOLS)
 
 
-def test_the_shipped_settings_fit() -> None:
-    assert warnings_for() == []
+def test_the_shipped_settings_fit(dagster_home: Path) -> None:
+    assert warnings_for(dagster_home) == []
 
 
-def test_restarting_the_code_server_fails_no_queued_run() -> None:
-    with dg.instance_for_test(overrides=settings()) as instance:
+def test_restarting_the_code_server_fails_no_queued_run(dagster_home: Path) -> None:
+    with dg.instance_for_test(overrides=settings(), temp_dir=str(dagster_home)) as instance:
         queue = instance.get_concurrency_config().run_queue_config
     assert queue
     assert queue.max_user_code_failure_retries * queue.user_code_failure_retry_delay >= 60
@@ -61,14 +61,16 @@ def test_restarting_the_code_server_fails_no_queued_run() -> None:
         ({"run_retries": {"enabled": True}}, "`run_retries.retry_on_asset_or_op_failure: false`"),
     ],
 )
-def test_unsuitable_settings_are_named_with_the_correction(changed: dict[str, Any], message: str) -> None:
-    (warning,) = warnings_for(**changed)
+def test_unsuitable_settings_are_named_with_the_correction(
+    dagster_home: Path, changed: dict[str, Any], message: str
+) -> None:
+    (warning,) = warnings_for(dagster_home, **changed)
     assert warning.startswith("InstanceSettingsWarning: dagster.yaml: ")
     assert message in warning
 
 
-def test_a_pool_limit_set_by_hand_counts() -> None:
-    with dg.instance_for_test(overrides=settings(concurrency=None)) as instance:
+def test_a_pool_limit_set_by_hand_counts(dagster_home: Path) -> None:
+    with dg.instance_for_test(overrides=settings(concurrency=None), temp_dir=str(dagster_home)) as instance:
         instance.event_log_storage.set_concurrency_slots(POOLS[0], 1)
         (warning,) = config_warnings(instance, POOLS)
         assert "no limit of 1 on lake_assets/final.b:" in warning
@@ -78,8 +80,8 @@ def test_a_pool_limit_set_by_hand_counts() -> None:
 
 
 @pytest.fixture
-def unmonitored() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test(overrides=settings(run_monitoring=None)) as instance:
+def unmonitored(dagster_home: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(overrides=settings(run_monitoring=None), temp_dir=str(dagster_home)) as instance:
         yield instance
 
 

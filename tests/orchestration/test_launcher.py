@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,9 +45,9 @@ def nothing() -> None:
 
 
 @pytest.fixture
-def instance() -> Generator[dg.DagsterInstance]:
+def instance(dagster_home: Path) -> Generator[dg.DagsterInstance]:
     monitored = {"run_monitoring": {"enabled": True, "cancel_timeout_seconds": 5}}
-    with dg.instance_for_test(overrides=monitored) as test_instance:
+    with dg.instance_for_test(overrides=monitored, temp_dir=str(dagster_home)) as test_instance:
         yield test_instance
 
 

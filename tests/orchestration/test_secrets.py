@@ -54,7 +54,8 @@ def catalogs(home: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "what", [pytest.param(w, marks=pytest.mark.long) if w == "no storage" else w for w in catalogs(Path())]
+    "what",
+    [w if w in ("no Spark", "Postgres is away") else pytest.param(w, marks=pytest.mark.long) for w in catalogs(Path())],
 )
 def test_a_run_that_fails_shows_no_secret(
     what: str, tmp_path: Path, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture,

@@ -40,12 +40,10 @@ Body = Callable[[dg.OpExecutionContext], Any]
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+def instance(dagster_home: Path) -> Iterator[dg.DagsterInstance]:
     """An instance with files, like the daemon's, so settings of pools and logs apply."""
-    home = tmp_path / "dagster_home"
-    home.mkdir()
-    (home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))
-    with dg.DagsterInstance.from_config(str(home)) as instance:
+    (dagster_home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))
+    with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
         yield instance
 
 

@@ -162,7 +162,9 @@ def spec_of(database: Database) -> PostgresSpec:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("made", ["DOMAIN moods AS mood", "TYPE moods AS ENUM ()"])
+@pytest.mark.parametrize(
+    "made", [pytest.param("DOMAIN moods AS mood", marks=pytest.mark.long), "TYPE moods AS ENUM ()"]
+)
 def test_a_type_with_which_debezium_reads_no_table_is_named(typed: Database, made: str) -> None:
     typed(f"CREATE {made}")
     with pytest.raises(SourceError, match=r"public\.moods"):
@@ -173,7 +175,14 @@ def load_of(database: Database, *tables: str, stop: threading.Event | None = Non
     return postgres_load(spec_of(database), [("public", t) for t in tables], "p", stop or threading.Event())
 
 
-@pytest.mark.parametrize("change", ["TRUNCATE log", "ALTER TABLE log ALTER n TYPE bigint", "DROP TABLE log"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "TRUNCATE log",
+        pytest.param("ALTER TABLE log ALTER n TYPE bigint", marks=pytest.mark.long),
+        pytest.param("DROP TABLE log", marks=pytest.mark.long),
+    ],
+)
 def test_a_table_that_is_written_anew_meanwhile_is_read_again(
     typed: Database, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

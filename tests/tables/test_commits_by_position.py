@@ -230,7 +230,7 @@ def test_a_merge_by_position_is_the_merge_of_spark(lake: Lake, monkeypatch: pyte
     world = _world(lake, monkeypatch, seed)
     chance = world.chance
     # Each of many partitions is compacted by a job of its own.
-    count = 50 if seed == 0 else 200
+    count = 30 if seed == 0 else 200
     rows = [world.row(n) for n in range(count)]
     for name in ("position", "spark"):
         world.frame(rows, [True] * count).select(*map(quote, world.types)).coalesce(3).writeTo(
@@ -327,7 +327,9 @@ def test_an_error_of_a_clause_ends_the_merge_and_leaves_nothing(lake: Lake, monk
 @pytest.mark.parametrize(
     "change",
     [
-        "ALTER TABLE {t} SET TBLPROPERTIES ('write.merge.mode' = 'copy-on-write')",
+        pytest.param(
+            "ALTER TABLE {t} SET TBLPROPERTIES ('write.merge.mode' = 'copy-on-write')", marks=pytest.mark.long
+        ),
         "ALTER TABLE {t} SET TBLPROPERTIES ('write.format.default' = 'orc')",
     ],
 )

@@ -242,7 +242,7 @@ def test_another_declaration_meanwhile(lake: Lake, points: Points, name: str, wa
         step_retries.absorb(world.other, world.spec())
         case.declare(world, "old")
 
-    most = 5 if (name, way) in OFTEN else MOST
+    most = 4 if (name, way) in OFTEN else MOST
     assert disturbed(world, way, run_the_other, most) > 2
 
 

@@ -52,7 +52,9 @@ def attended(lake: Lake, *names: TableId) -> list[Attended]:
     ("name", "ddl", "properties"),
     [
         (ODD, "", "'format-version' = '3'"),
-        (TableId(("raw",), "sorted"), "PARTITIONED BY (`a.b`)", "'format-version' = '2'"),
+        pytest.param(
+            TableId(("raw",), "sorted"), "PARTITIONED BY (`a.b`)", "'format-version' = '2'", marks=pytest.mark.long
+        ),
         pytest.param(TableId(("raw",), "evolved"), "", "'format-version' = '2'", marks=pytest.mark.long),
     ],
 )

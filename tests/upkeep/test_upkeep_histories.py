@@ -88,7 +88,7 @@ class World:
 
 @pytest.mark.parametrize("seed", [0, *long_seeds(1, 12)])
 def test_nobody_can_tell_that_tables_were_looked_after(lake: Lake, points: Points, seed: int) -> None:
-    models = (CITIES, RANKED) if seed == 0 else (CITIES, OLDEST, AGES, RANKED)
+    models = (CITIES,) if seed == 0 else (CITIES, OLDEST, AGES, RANKED)
     world, choose = World(lake, seed, *models), random.Random(seed)
     tables = [*TABLES[:3], *(m["name"] for m in models)]
     kinds: Counter[str] = Counter()
@@ -112,13 +112,15 @@ def test_nobody_can_tell_that_tables_were_looked_after(lake: Lake, points: Point
         if is_due:
             kinds.update(a.action.kind for a in world.attend())
     world.people.check()
-    kinds.update(a.action.kind for a in world.attend())
-    world.people.check()
+    if seed:  # in the short history, upkeep was the last thing that happened
+        kinds.update(a.action.kind for a in world.attend())
+        world.people.check()
     assert kinds["combine"]
     assert kinds["expire"]
     assert kinds["killed"] or seed
 
 
+@pytest.mark.long  # `lake-assets run` leaves one file, and snapshots expire as counted
 def test_files_snapshots_and_deletes_stay_few(lake: Lake) -> None:
     world = World(lake)
     for _ in range(3):
