@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process now if it has sessions of Spark Connect: threads of their client may wait for ever."""
+    """End the process now if it has sessions of Spark Connect, whose clients may wait for ever at the end of Python."""
     # Whoever has opened one has imported this.
     sessions = sys.modules.get("lake_assets.lake.connect_sessions")
     if sessions is None or not sessions.are_open():

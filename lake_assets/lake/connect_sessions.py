@@ -1,8 +1,8 @@
 """The Spark Connect sessions of this process, which end with it.
 
-A session that is left to the end of Python may keep its process: threads of its client wait there for answers of the
-server, calls that release results are tried again for minutes, and frames that are collected then send further calls.
-The server, for its part, keeps the session and its rows for an hour.
+A session that is left to the end of Python may keep its process for ever: PySpark then closes the channel in `__del__`,
+which waits until a thread of gRPC has taken note of open calls, and Python has stopped that thread already. The server,
+for its part, keeps the session and its rows for an hour.
 """
 
 from __future__ import annotations
