@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import sys
@@ -87,6 +88,28 @@ def application() -> typer.Typer:
 
 def main() -> None:
     """Run the command line: errors are one message and exit code 1; LAKE_DEBUG=1 shows the traceback."""
+    try:
+        _run()
+    except SystemExit as e:
+        _leave(e.code if isinstance(e.code, int) else int(e.code is not None))
+        raise
+    _leave(0)
+
+
+def _leave(code: int) -> None:
+    """End the process now if it has sessions of Spark Connect, whose clients may wait for ever at the end of Python."""
+    # Whoever has opened one has imported this.
+    sessions = sys.modules.get("lake_assets.lake.connect_sessions")
+    if sessions is None or not sessions.are_open():
+        return
+    sessions.end_all()
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run() -> None:
     try:
         application()()
     except KeyboardInterrupt:  # while commands are imported, which takes seconds

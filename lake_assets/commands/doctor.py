@@ -17,6 +17,7 @@ from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.ingest.raw_tables import offsets
 from lake_assets.lake import LakeConfig
+from lake_assets.lake.disk_space import disks
 from lake_assets.lake.spark_session import packages
 from lake_assets.runtime.jars import resolve
 from lake_assets.runtime.java import find_java
@@ -48,7 +49,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at Java, Spark's jars, the catalog, declared signals and the live sources of a pipeline; change nothing.
+    """Look at Java, jars, disks, the catalog, declared signals and the live sources of a pipeline; change nothing.
 
     Exit code 1 if something is wrong.
     """
@@ -72,6 +73,7 @@ def _findings(pipeline: str | None) -> Iterator[Finding]:
     if not config.spark.remote:
         yield _tried("Spark's jars", lambda: f"{len(resolve(packages(config)))} jars")
     yield _tried("home of the lake", lambda: _writable(config.home))
+    yield from (Finding("disk", not d.is_little, d.advice if d.is_little else d.text) for d in disks(config))
     yield _tried("catalog", lambda: _catalog(config))
     for what, look in signal_checks(config):
         yield _tried(what, look)

@@ -46,6 +46,8 @@ def status(as_json: AsJson = False) -> None:
         if s.skipped:
             text = f"{s.table}: records about no row, skipped so far: {skipped_text(s.skipped)}"
             console.print(text, markup=False, style="dim", soft_wrap=True)
+    for disk in found.disks:
+        console.print(f"[red]{escape(disk.advice)}[/]", soft_wrap=True)
     for text in (
         c.text for t, kept in found.upkeep.items() if t not in {s.table for s in statuses} for c in kept.claims
     ):

@@ -13,6 +13,7 @@ from lake_assets.health.step_findings import with_steps
 from lake_assets.health.table_status import TableStatus, table_status
 from lake_assets.health.upkeep_status import UpkeepStatus, upkeep_statuses
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.disk_space import DiskSpace, disks
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pending import after_redeclaration
@@ -33,11 +34,18 @@ class LakeStatus:
         tables: its tables, upstream first; those that failed before they existed come last.
         upkeep: the upkeep of tables, also of those that no pipeline has filled.
         unread: errors of pipelines that cannot be read, so that it is not known whether declarations have changed.
+        disks: disks of this machine with little room.
     """
 
     tables: Sequence[TableStatus]
     upkeep: Mapping[str, UpkeepStatus]
     unread: Sequence[str]
+    disks: Sequence[DiskSpace] = ()
+
+
+def little_room(lake: LakeBase) -> list[DiskSpace]:
+    """Return the disks of this machine that the lake writes to, and that have little room."""
+    return [d for d in disks(lake.config) if d.is_little]
 
 
 def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
@@ -53,7 +61,8 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
         for claims in (found.claims if found else (),)
     ]
     tables = with_targets(lake, with_services(lake, with_failures(lake, tables), specs), pipelines)
-    return LakeStatus(with_steps(lake, with_upstream(tables), {str(s.table): s for s in specs}), kept, unread)
+    tables = with_steps(lake, with_upstream(tables), {str(s.table): s for s in specs})
+    return LakeStatus(tables, kept, unread, little_room(lake))
 
 
 def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus]:

@@ -11,7 +11,7 @@ from lake_assets.ingest.staging.due_records import missing_after_rollback, what_
 from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark
-from lake_assets.tables.pending_windows import rebuild_advice, window_of
+from lake_assets.tables.pending_windows import GONE, rebuild_advice, window_of
 
 
 def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | None]) -> list[str]:
@@ -21,7 +21,10 @@ def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | 
     texts: list[str] = []
     for name, source in sources.items():
         if source is None:
-            texts.append(f"{name}, which was read before, does not exist any more")
+            texts.append(
+                f"{name}, which was read before, {GONE}. Nothing more is absorbed from it: restore it, or remove it "
+                "from the declaration. If it is created again, the next run says how to follow it"
+            )
             continue
         source_id = TableId.parse(name)
         if lost := window_of(table_id, table, source_id, source).lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -13,12 +13,14 @@ from lake_assets.errors import InvalidNameError
 from lake_assets.health.durations import in_words
 from lake_assets.health.table_rhythm import longest_silence, slowdown, usual_gap
 from lake_assets.health.table_status import Overdue, TableStatus
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.journal.step_digests import Activity, Digests, StepDigest, step_digests
 from lake_assets.lake import LakeBase
 from lake_assets.lake.metadata.row_counts import is_upkeep
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.tables.pending_windows import GONE
 from lake_assets.tables.writing.commit_counts import counts
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,14 @@ class _Findings:
                     warnings=self._warnings(table.table, digest),
                 )
             )
-        return found
+        return [*found, *self._gone(own)]
+
+    def _gone(self, own: set[str]) -> Iterator[TableStatus]:
+        """Yield declared tables that steps have filled, and that do not exist any more."""
+        for name, spec in self.specs.items():
+            if name in own or not self.digests.get(name, StepDigest()).newest or self.lake.exists(spec.table):
+                continue
+            yield TableStatus(name, spec.pipeline, None, {}, {}, 0.0, None, lost=[_gone_text(spec)])
 
     def _silence(self, table: TableStatus, digest: StepDigest, own: set[str], quiet: set[str]) -> Overdue | None:
         """Return for how long nothing has arrived, if that is longer than declared, or than usual.
@@ -142,6 +151,21 @@ class _Findings:
 
     def _since(self, last: float) -> str:
         return f"for {in_words(self.now - last)} (since {_moment(last)})"
+
+
+def _gone_text(spec: Spec) -> str:
+    """Return that a table is gone, and what the next run does about it."""
+    what = f"{spec.table} {GONE}"
+    if isinstance(spec, RawSpec):
+        return (
+            f"{what}. The next run lands what its source still has. Records that it no longer has are lost with the "
+            "table: if there are such, restore the table first"
+        )
+    sources = ", ".join(map(str, spec.sources))
+    return f"{what}. The next run computes it again from everything that {sources} {_HOLDS[len(spec.sources) == 1]}"
+
+
+_HOLDS = {True: "holds", False: "hold"}
 
 
 def _is_behind(table: TableStatus) -> bool:

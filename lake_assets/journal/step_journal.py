@@ -30,6 +30,7 @@ from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.redaction import hide_in_error
 from lake_assets.runtime.private_files import make_private, write_private
 from lake_assets.tables import table_lock
 from lake_assets.tables.outcome import Outcome
@@ -87,6 +88,8 @@ def recorded(
             outcome = step()
     except Exception as e:
         error = e
+        # It goes on to logs, to outcomes, and to Dagster.
+        hide_in_error(error, lake.config.hidden)
         leave(lambda: of_error(lake, pipeline, table, error, use, _run.get()))
         raise
     if outcome.status != "absorbed":

@@ -143,7 +143,7 @@ def as_named(error: Exception, table: str) -> LakeError | None:
         )
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _full(table, f" ({error.filename})" if error.filename else "")
+            return _full(table, f" of {error.filename}" if error.filename else "")
         text = f"{type(error).__name__}: {error}"
     else:
         text = spark_error_text(error)
@@ -201,7 +201,8 @@ def _broken(table: str, path: str) -> CorruptMetadataError:
 def _full(table: str, where: str) -> StorageFullError:
     return StorageFullError(
         f"{table}: no space is left on the device{where}. Nothing was published, and nothing is lost: make room "
-        "for the lake and for Spark's temporary files (`spark.local.dir`, else /tmp), and run again"
+        "for the lake and for Spark's temporary files (`spark.local.dir`, else /tmp), and run again. `lake-assets "
+        "doctor` says which disk has how much left"
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -11,9 +12,16 @@ HIDDEN = "***"
 _NAMES = re.compile(
     r"passw|secret|token|credential|(access|account|private|api|shared)[-_.]?key|\bsas\b|signature", re.IGNORECASE
 )
-# A password in an address, a secret parameter, a server's token.
+# A password in an address (which may contain @), a secret parameter, a secret in JSON, a server's token.
+_SECRET = (
+    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|signature|sig|credential|"
+    r"(?:secret|access|account|private|api|shared)[-_.]?(?:access[-_.]?)?key)"
+)
 _IN_ADDRESSES = re.compile(
-    r"(?<=://)([^\s:/@]*):[^\s@/]+@|((?:password|token|secret)=)[^\s&;'\"]+|(authorization=Bearer%20)[^\s;'\"]+",
+    r"(?<=://)([^\s:/@]*):[^\s/]+@"
+    rf"|({_SECRET}=)[^\s&;'\"]+"
+    rf"|([\"']{_SECRET}[\"']\s*[:=]\s*[\"'])[^\"']+"
+    r"|(authorization(?:=|[\"']?:\s*[\"']?)(?:Basic|Bearer)(?:%20|\s+))[^\s;,'\"]+",
     re.IGNORECASE,
 )
 
@@ -63,4 +71,30 @@ def _password(address: str) -> str | None:
 def _redacted(match: re.Match[str]) -> str:
     if match[1] is not None:
         return f"{match[1]}:{HIDDEN}@"
-    return f"{match[2] or match[3]}{HIDDEN}"
+    return f"{match[2] or match[3] or match[4]}{HIDDEN}"
+
+
+def hide_in_error(error: BaseException, hidden: Callable[[str], str]) -> None:
+    """Replace secrets in the texts of an error and of those that caused it: Dagster shows all of them.
+
+    Args:
+        hidden: returns a text without secrets.
+    """
+    at: BaseException | None = error
+    seen = set[int]()
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        at.args = tuple(hidden(a) if isinstance(a, str) else a for a in at.args)
+        for name, value in list(vars(at).items()):  # where errors of Spark have their text
+            if isinstance(value, str) and (text := hidden(value)) != value:
+                with contextlib.suppress(AttributeError, TypeError):
+                    setattr(at, name, text)
+        cause = at.__cause__ or at.__context__
+        if cause is not None and hidden(str(cause)) != str(cause):
+            hide_in_error(cause, hidden)
+            if hidden(str(cause)) != str(cause):  # its text is Java's
+                at.__cause__ = RuntimeError(hidden(f"{type(cause).__name__}: {cause}")).with_traceback(
+                    cause.__traceback__
+                )
+                cause = None
+        at = cause

@@ -14,7 +14,7 @@ from lake_assets.lake.paths import LocalPath
 from lake_assets.lake.redaction import hide, secrets_in
 from lake_assets.lake.setting_values import seconds_of, share_of
 
-AlertKind = Literal["failed", "held", "lag", "rejected", "not_exact", "source", "silent", "audit"]
+AlertKind = Literal["failed", "held", "lag", "rejected", "not_exact", "source", "silent", "audit", "disk"]
 ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 # A path of fewer characters is no secret, and may occur in any text.
 _SHORT = 8

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlparse
 from lake_assets.errors import ConfigError, SparkUnavailableError
 from lake_assets.lake import caching_catalog
 from lake_assets.lake.config import AWS_BUNDLE, ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
+from lake_assets.lake.connect_sessions import ends_with_process
 from lake_assets.lake.redaction import hide_in
 from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.jars import resolve
@@ -231,7 +232,7 @@ def open_session(config: LakeConfig) -> SparkSession:
     log = config.home / "logs" / "spark.log"
     try:
         if remote:
-            session = builder.create()
+            session = ends_with_process(builder.create())
         else:
             with _stderr_to(log), _own_interrupts():
                 start_jvm(conf)
@@ -251,7 +252,7 @@ def another_session(session: SparkSession, config: LakeConfig) -> SparkSession:
     from pyspark.sql import SparkSession
 
     # A client of Spark Connect cannot derive sessions: each is opened by its address.
-    return SparkSession.builder.remote(with_token(config.spark.remote)).create()
+    return ends_with_process(SparkSession.builder.remote(with_token(config.spark.remote)).create())
 
 
 def _check_jars(session: SparkSession, config: LakeConfig, jars: str) -> None:

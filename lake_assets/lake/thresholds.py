@@ -299,6 +299,12 @@ SIGNAL_EXIT_SECONDS = 5.0
 SIGNAL_START_SECONDS = 2.0
 # So many characters of an error leave the lake. [not measured]
 SIGNAL_ERROR_CHARACTERS = 500
+# The sessions of a Spark Connect server get this long to end with their process. [not measured]
+CONNECT_END_SECONDS = 10.0
+# A disk has little room if fewer bytes are free, and less than this share of it: a step may write a working copy of a
+# table, and Spark's temporary files beside. [not measured]
+DISK_FREE_BYTES = 2 << 30
+DISK_FREE_SHARE = 0.05
 # Alerts are evaluated at most this often by sensors, and sent for so many seconds in one evaluation. [not measured]
 ALERT_SECONDS = 15.0
 ALERT_SENDING_SECONDS = 20.0

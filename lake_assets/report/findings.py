@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from lake_assets.health.table_status import TableStatus
 from lake_assets.lake import thresholds
+from lake_assets.lake.disk_space import DiskSpace
 from lake_assets.report.amounts import duration, plural
 
 Kind = Literal["failing", "late", "silent", "not exact", "rejected", "warning", "slower", "notice"]
@@ -48,6 +49,11 @@ def findings(tables: Sequence[TableStatus]) -> list[Finding]:
     waiting = Counter(u for t in tables for u in t.upstream)
     found = [f for t in tables for f in _of_table(t, waiting[t.table])]
     return sorted(found, key=lambda f: (KINDS.index(f.kind), -f.waiting, f.table))
+
+
+def of_disk(disk: DiskSpace) -> Finding:
+    """Return what needs attention of a disk with little room."""
+    return Finding("failing", "the lake", disk.advice)
 
 
 def is_late(status: TableStatus) -> bool:

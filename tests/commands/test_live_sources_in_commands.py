@@ -77,7 +77,8 @@ def test_the_doctor_names_what_is_missing(file: Path, call: Call) -> None:
     assert "does not answer" in done.out
     found = {f["what"]: f["is_well"] for f in json.loads(call("doctor", file, "--json").out)}
     assert found == {
-        "Java": True, "Spark's jars": True, "home of the lake": True, "catalog": True, "source of raw.shop": False,
+        "Java": True, "Spark's jars": True, "home of the lake": True, "disk": True, "catalog": True,
+        "source of raw.shop": False,
     }  # fmt: skip
     assert call("doctor").code == 0
 

@@ -134,7 +134,10 @@ def test_lost_history_is_told_with_its_command_before_the_next_run(plain: Lake, 
             "agg.b",
             ["other.shops was dropped and created again", "`lake-assets rebuild agg.b`", "`on_replaced: rebuild`"],
         ),
-        ("agg.c", ["agg.a, which was read before, does not exist any more"]),
+        (
+            "agg.c",
+            ["agg.a, which was read before, no longer exists: it was dropped or renamed. Nothing more is absorbed"],
+        ),
     ):
         for text in texts:
             assert text in found[table]["lost"][0]

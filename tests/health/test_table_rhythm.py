@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +22,11 @@ from lake_assets.journal import step_journal
 from lake_assets.journal.step_digests import StepBrief, StepDigest, digested, merged, step_digests
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import TableId, thresholds
+from lake_assets.lake.disk_space import disks
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.report.findings import findings
+from lake_assets.report.contents import report
+from lake_assets.report.findings import Finding, findings
 from tests.support.signalled_shop import CITIES, ORDERS, Shop, age
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
@@ -239,3 +244,27 @@ def test_a_slower_step_is_in_status_and_report(shop: Shop) -> None:
     assert "its last step took 30 s, and three of four before 2.0 s at most" in found.slower
     assert ("yellow", found.slower) in found.notes
     assert [f.kind for f in findings([found])] == ["slower"]
+
+
+def test_a_table_that_somebody_drops_is_told_until_the_next_run_makes_it_again(shop: Shop) -> None:
+    shop.lake.catalog.drop_table(CITIES.parts)
+    found = of(lake_status(shop.lake, [shop.pipeline]).tables, CITIES)
+    (text,) = found.lost
+    assert text.startswith("agg.cities no longer exists: it was dropped or renamed. The next run computes it again")
+    assert [f.kind for f in findings([found])] == ["failing"]
+    shop.step()
+    assert of(lake_status(shop.lake, [shop.pipeline]).tables, CITIES).lost == []
+
+
+def test_a_disk_with_little_room_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(d.free <= d.total for d in disks(shop.lake.config))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100 << 30, free=1 << 30))
+    (disk,) = lake_status(shop.lake, []).disks[:1]
+    assert disk.text.startswith("1,074 MB of 107 GB are free on the disk of ")
+    assert composed_findings(shop.lake)[0].what == disk.advice
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100 << 30, free=6 << 30))
+    assert lake_status(shop.lake, []).disks == []
+
+
+def composed_findings(lake: Lake) -> Sequence[Finding]:
+    return report(lake, [], datetime.now(UTC)).findings

@@ -156,7 +156,7 @@ def test_a_failure_is_recorded_without_secrets_and_no_record_stops_no_step(
     def fail() -> Outcome:
         raise ValueError("cannot log in with s3cret: " + "x" * 5_000)
 
-    with pytest.raises(ValueError, match="s3cret"), step_journal.executed_by("dagster 1"):
+    with pytest.raises(ValueError, match=r"cannot log in with \*\*\*"), step_journal.executed_by("dagster 1"):
         step_journal.recorded(plain_lake, "shop", TableId.parse("final.users"), fail)
     (found,) = read(plain_lake, HOUR_AGO)
     assert (found.status, found.run) == ("failed", "dagster 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, LakeError
 from lake_assets.lake import SparkConfig
-from lake_assets.lake.redaction import hide, hide_in
+from lake_assets.lake.redaction import hide, hide_in, hide_in_error
 from lake_assets.lake.spark_session import catalog_conf, check_remote
 
 PLANTED = "pl4nted/secret"
@@ -30,6 +31,12 @@ def no_secret(text: object) -> None:
         ("jdbc:postgresql://db/lake?user=me&password=pl4nted&ssl=true", "jdbc:postgresql://db/lake?user=me&password=***&ssl=true"),
         ("sc://127.0.0.1:15002/;token=pl4nted;user_id=me", "sc://127.0.0.1:15002/;token=***;user_id=me"),
         ("sc://127.0.0.1:15002/;authorization=Bearer%20pl4nted", "sc://127.0.0.1:15002/;authorization=Bearer%20***"),
+        ("postgresql://me:pl4@nted@db:5432/lake", "postgresql://me:***@db:5432/lake"),
+        ('{"user": "me", "password": "pl4nted"}', '{"user": "me", "password": "***"}'),
+        ("AWS_SECRET_ACCESS_KEY=pl4nted was refused", "AWS_SECRET_ACCESS_KEY=*** was refused"),
+        ("https://s3/a?X-Amz-Signature=pl4nted&b=1", "https://s3/a?X-Amz-Signature=***&b=1"),
+        ("Authorization: Basic pl4nted", "Authorization: Basic ***"),
+        ("write `password: {env: NAME}`; extra input 'token': x", "write `password: {env: NAME}`; extra input 'token': x"),
         ("sqlite:////tmp/a@b/catalog.db", "sqlite:////tmp/a@b/catalog.db"),
         ("https://catalog:8181/api", "https://catalog:8181/api"),
     ],
@@ -102,3 +109,34 @@ def test_errors_of_the_configuration_show_no_secret(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError) as raised:
         check_remote(f"http://h/;token={IN_URI}")
     no_secret(raised.value)
+
+
+def test_an_error_and_its_causes_are_shown_without_secrets() -> None:
+    class OfJava(Exception):
+        def __str__(self) -> str:
+            return "jdbc:postgresql://db/lake?password=pl4nted"
+
+    class OfSpark(Exception):
+        def __init__(self, message: str) -> None:
+            self.message = message
+
+        def __str__(self) -> str:
+            return self.message
+
+    def fail() -> None:
+        try:
+            try:
+                raise OfJava
+            except OfJava as e:
+                raise OfSpark("log in as postgresql://me:pl4nted@db") from e
+        except OfSpark as e:
+            raise LakeError("password=pl4nted") from e
+
+    with pytest.raises(LakeError) as caught:
+        fail()
+    hide_in_error(caught.value, hide_in)
+    # Without the lines of this file.
+    text = "\n".join(x for x in "".join(traceback.format_exception(caught.value)).splitlines() if x[:1] != " ")
+    no_secret(text)
+    assert "OfJava: jdbc:postgresql://db/lake?password=***" in text
+    assert "log in as postgresql://me:***@db" in text

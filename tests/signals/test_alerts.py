@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,6 +197,23 @@ def test_a_live_source_that_is_not_read(plain_lake: Lake, received: Receiver, mo
     evaluate(lake, [pipeline])
     assert [b["event"] for b in received.bodies] == ["began", "ended", "began"]
     assert received.bodies[-1]["detail"] == "its source is not read: failed: no broker answers"
+
+
+def test_a_source_that_is_dropped_and_a_disk_with_little_room(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.step()
+    shop.lake.catalog.drop_table(ORDERS.parts)
+    look(shop)
+    assert told(received) == [("began", "failed", "agg.cities")]
+    assert "final.orders, which was read before, no longer exists" in received.text
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100 << 30, free=1 << 30))
+    for _ in range(2):
+        look(shop)
+    monkeypatch.undo()
+    monkeypatch.setenv("ALERTS", received.url)
+    look(shop)
+    assert {(b["event"], b["kind"]) for b in received.bodies[1:]} == {("began", "disk"), ("ended", "disk")}
 
 
 def test_an_audit_that_warns(shop: Shop, received: Receiver) -> None:

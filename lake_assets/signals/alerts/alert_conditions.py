@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from lake_assets.health.durations import in_words
-from lake_assets.health.lake_status import NEVER_READ, quick_status
+from lake_assets.health.lake_status import NEVER_READ, little_room, quick_status
 from lake_assets.health.table_lag import lag_of, target_of
 from lake_assets.health.table_status import TableStatus
 from lake_assets.journal import step_journal
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, thresholds
 from lake_assets.lake.signal_settings import AlertKind
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
@@ -36,7 +36,7 @@ class Condition:
         table: the table.
         pipeline: its pipeline.
         text: what is wrong, in a line.
-        value, limit: for a lag or a silence, seconds; for rejected records, shares; None for other kinds.
+        value, limit: for a lag or a silence, seconds; for rejected records, shares; for a disk, bytes; else None.
     """
 
     kind: AlertKind
@@ -95,6 +95,8 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         c
         for c in (
             *_failures(lake),
+            *_lost_sources(tables),
+            *_disks(lake, pipelines),
             *_lags(tables, specs, limits),
             *_rejects(lake, tables, limits),
             *_inexact(tables),
@@ -120,6 +122,22 @@ def _failures(lake: LakeBase) -> Iterator[Condition]:
             kind, audits = "held", ", ".join(_AUDIT.findall(failure.error))
             text = f"{text.removesuffix(':')}: {audits}" if audits else text.removesuffix(":")
         yield Condition(kind, failure.table, failure.pipeline, text)
+
+
+def _lost_sources(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
+    """Yield tables that are gone, or whose source or its history is: their steps wait, and do not fail."""
+    for name, table in tables.items():
+        if table.lost and not table.failure:
+            more = f" (and {len(table.lost) - 1} more)" if len(table.lost) > 1 else ""
+            yield Condition("failed", name, table.pipeline, f"{table.lost[0]}{more}")
+
+
+def _disks(lake: LakeBase, pipelines: Sequence[Pipeline]) -> Iterator[Condition]:
+    for disk in little_room(lake):
+        # Whichever pipeline is looked at, it is the same disk.
+        pipeline = pipelines[0].name if pipelines else ""
+        limit = min(thresholds.DISK_FREE_BYTES, thresholds.DISK_FREE_SHARE * disk.total)
+        yield Condition("disk", str(disk.folder), pipeline, disk.advice, float(disk.free), float(limit))
 
 
 def _lags(tables: Mapping[str, TableStatus], specs: Mapping[str, Spec], limits: Limits) -> Iterator[Condition]:

@@ -25,6 +25,7 @@ _TITLES = {
     "source": "is not fed",
     "silent": "is silent",
     "audit": "an audit warns",
+    "disk": "has little room",
 }
 
 
