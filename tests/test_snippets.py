@@ -26,6 +26,7 @@ SNIPPETS = [s for page in PAGES for s in snippets(page)]
 # A page, or a page and the first line of a block: the test that executes it.
 EXECUTED = {
     "docs/postgres-in-ten-minutes.md": "tests/system/test_ten_minutes.py",
+    "docs/tutorial.md": "tests/system/test_tutorial.py",
     "docs/how-to/dagster-deployment.md": "tests/system/test_dagster_deployment.py",
     ("docs/live-sources.md", "type: lake_assets.LakePipeline"): "tests/orchestration/test_live_sources.py",
     ("README.md", "from lake_assets import Lake, Pipeline"): "tests/system/test_documented_code.py",
