@@ -33,6 +33,15 @@ def _report_interrupt() -> None:
     print("interrupted: what was committed stays, and the next run continues from there", file=sys.stderr)
 
 
+def _load_project_environment() -> None:
+    """Set the variables of the project's `.env`, as Dagster does, except those that are set already."""
+    from lake_assets.lake.project_root import find_project
+
+    project = find_project()
+    for name, value in project.environment().items() if project else ():
+        os.environ.setdefault(name, value)
+
+
 @functools.cache
 def application() -> typer.Typer:
     """The command line with all commands."""
@@ -49,6 +58,7 @@ def application() -> typer.Typer:
         explain,
         generate,
         history,
+        init,
         machine,
         metrics,
         plan,
@@ -73,7 +83,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     for command in (
-        demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
+        init.init, demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
         backfill.resume, backfill.undo, repair.repair, step.step, check.check, plan.plan, verify.verify,
         explain.explain, history.history, costs.costs, report.report, upkeep.upkeep, erase.erase, doctor.doctor,
@@ -111,6 +121,7 @@ def _leave(code: int) -> None:
 
 def _run() -> None:
     try:
+        _load_project_environment()
         application()()
     except KeyboardInterrupt:  # while commands are imported, which takes seconds
         _report_interrupt()

@@ -63,6 +63,10 @@ class LakeNotFoundError(LakeError):
     """The lake to read does not exist: its catalog was never created."""
 
 
+class MovedLakeError(LakeError):
+    """The folder of an embedded lake was moved or copied, and its tables name files at the former place."""
+
+
 class SparkUnavailableError(TransientError):
     """No Spark session is available (the local JVM did not start, or the Spark Connect server is unavailable)."""
 

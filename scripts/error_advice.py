@@ -18,6 +18,8 @@ ADVICE = {
     "WebhookError": "Look at the receiver of `signals.alerts`. What could not be sent is sent with the next look.",
     "LakeNotFoundError": "Name the right lake (`LAKE_HOME`, `LAKE_CONFIG`), or create it with a first `lake-assets "
     "run`.",
+    "MovedLakeError": "Use the lake under its former path: move it back, mount it there, or link to it; see "
+    "[moving and backing up a lake](../how-to/backup.md).",
     "SparkUnavailableError": "Look at `logs/spark.log` of the lake's home, or at the Spark Connect server of "
     "`spark.remote`.",
     "TableNotFoundError": "Correct the name. If the table is a source, it has to exist before the pipeline runs.",

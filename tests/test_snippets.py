@@ -12,12 +12,22 @@ import pytest
 
 from tests.support.documents import PAGES, Snippet, snippets, text_of
 from tests.support.processes import ROOT
-from tests.support.snippet_checks import CHECKS, command_mistake, commands, launcher_of, yaml_mistake
+from tests.support.snippet_checks import (
+    CHECKS,
+    command_mistake,
+    commands,
+    inline_commands,
+    launcher_of,
+    unknown_word,
+    yaml_mistake,
+)
 
 SNIPPETS = [s for page in PAGES for s in snippets(page)]
 # A page, or a page and the first line of a block: the test that executes it.
 EXECUTED = {
     "docs/postgres-in-ten-minutes.md": "tests/system/test_ten_minutes.py",
+    "docs/tutorial.md": "tests/system/test_tutorial.py",
+    "docs/how-to/dagster-deployment.md": "tests/system/test_dagster_deployment.py",
     ("docs/live-sources.md", "type: lake_assets.LakePipeline"): "tests/orchestration/test_live_sources.py",
     ("README.md", "from lake_assets import Lake, Pipeline"): "tests/system/test_documented_code.py",
     ("docs/capture.md", "from lake_assets import Lake"): "tests/system/test_documented_code.py",
@@ -35,7 +45,13 @@ OUTPUT = "what a command prints"
 PART = "a part of a program of the reader's; compiled"
 BEFORE = "a batch job as readers have it, and what becomes of it"
 ELSEWHERE = "for programs and servers that the tests do not have"
+UNTESTED = "the page says that it is untested"
 NOT_EXECUTED: dict[str | tuple[str, str], str] = {
+    (
+        "docs/how-to/backup.md",
+        "mv /data/lake /big/lake",
+    ): "as in tests/lake/test_moved_lake.py, with folders of the test",
+    ("docs/how-to/containers.md", "FROM python:3.11-slim"): UNTESTED,
     (
         "README.md",
         "cp2_ordinary: inserts, updates, deletes; keys changed, swapped, deleted and inserted again; interleaved transactions",
@@ -123,7 +139,8 @@ def test_code_is_valid(language: str) -> None:
 
 
 def test_settings_load(tmp_path: Path) -> None:
-    settings = [s for s in SNIPPETS if s.language == "yaml"]
+    # A page that is executed has files of other programs too.
+    settings = [s for s in SNIPPETS if s.language == "yaml" and (s.page not in EXECUTED or "lake_assets." in s.text)]
     launchers = [s for s in settings if "run_launcher:" in s.text]
     assert len(settings) > 45
     assert [m for s in settings if s not in launchers and (m := yaml_mistake(s, tmp_path))] == []
@@ -135,3 +152,9 @@ def test_commands_can_be_entered_so() -> None:
     found = [c for s in SNIPPETS for c in commands(s)]
     assert len(found) > 100
     assert [m for c in found if (m := command_mistake(c))] == []
+
+
+def test_commands_within_sentences_exist() -> None:
+    found = {c for page in PAGES for c in inline_commands(text_of(page))}
+    assert len(found) > 100
+    assert sorted(m for c in found if (m := unknown_word(c))) == []

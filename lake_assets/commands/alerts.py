@@ -25,7 +25,7 @@ def alerts(
     `--send` does what runs and Dagster's sensors do, for cron.
     """
     lake = Lake.load_existing()
-    pipelines, unread = known_pipelines()
+    pipelines, unread = known_pipelines(lake)
     sent = evaluate(lake, pipelines, of_all=True, wait=10.0) if send else 0
     found = standing_now(lake, pipelines)
     if as_json:

@@ -7,12 +7,11 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from lake_assets.commands.printing import console
-from lake_assets.commands.table_lookup import find_file
+from lake_assets.commands.table_lookup import PipelineArgument, misnamed_text, named_files
 from lake_assets.errors import LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.models.model_spec import ModelSpec
@@ -20,6 +19,7 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pipeline_checks import CheckResult
 from lake_assets.pipeline.pipeline_checks import check as check_pipeline
+from lake_assets.pipeline.project_folder import misnamed_files
 from lake_assets.pipeline.spark_syntax import syntax_mistakes
 
 # An empty catalog in memory.
@@ -27,16 +27,25 @@ _NO_LAKE = "sqlite:///:memory:"
 
 
 def check(
-    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
+    pipeline: PipelineArgument = None,
 ) -> None:
-    """Check the settings, models and audits of PIPELINE against the lake's tables, and list all mistakes.
+    """Check the settings, models and audits of pipelines against the lake's tables, and list all mistakes.
 
     Reads metadata only. Spark is started to ask its parser about the SQL of the models.
     """
-    file, lake = find_file(pipeline), Lake.load()
+    files, lake = named_files(pipeline), Lake.load()
     if not lake.is_there:
         console.print(f"no lake at {lake.config.home} yet", markup=False, soft_wrap=True)
         lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": _NO_LAKE}}))
+    are_right = [_is_right(file, lake) for file in files]
+    if pipeline is None and (misnamed := misnamed_files()):
+        console.print(misnamed_text(misnamed), markup=False, soft_wrap=True)
+    if not all(are_right):
+        raise typer.Exit(1)
+
+
+def _is_right(file: Path, lake: Lake) -> bool:
+    """Print the mistakes of one pipeline; return whether it has none."""
     loaded, result = checked(file, lake)
     rejected, unasked = rejected_by_spark(loaded, lake)
     mistakes = list(dict.fromkeys([*result.mistakes, *rejected]))
@@ -44,12 +53,13 @@ def check(
     for message in [*result.open, *unasked]:
         console.print(f"not checked yet: {message}", markup=False, soft_wrap=True)
     if mistakes:
-        raise typer.Exit(1)
+        return False
     streams, jobs = len(loaded.config.streams), len(loaded.config.jobs)
     models = sum(isinstance(spec, ModelSpec | PythonModelSpec) for spec in loaded.specs(lake))
     parts = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((streams, "stream"), (models, "model"))]
     parts += [f"{jobs} job{'s' if jobs != 1 else ''}"] if jobs else []
     console.print(f"pipeline {loaded.name}: {' and '.join(parts)}, no mistake found", markup=False)
+    return True
 
 
 def checked(file: Path, lake: Lake) -> tuple[Pipeline, CheckResult]:

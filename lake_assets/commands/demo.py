@@ -97,12 +97,12 @@ def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Ta
     table = listing(*headers, right=["s"], fixed=["table", "rows", "Postgres"])
     printed = outcome_table(outcomes)
     cells = list(zip(*(list(c.cells) for c in printed.columns), strict=True))
-    for outcome, (name, captured, _, how, seconds) in zip(outcomes, cells, strict=True):
+    for outcome, (name, captured, changed, _, how, seconds) in zip(outcomes, cells, strict=True):
         comparison = comparisons.get(outcome.table)
         verdict = ""
         if comparison is not None:
             verdict = f"[green]= {comparison.rows} rows[/]" if comparison.equal else "[bold red]differs[/]"
-        table.add_row(name, captured, absorbed(outcome), how, seconds, verdict)
+        table.add_row(name, captured, changed, how, seconds, verdict)
     return table
 
 

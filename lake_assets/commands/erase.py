@@ -104,7 +104,7 @@ def _specs(lake: Lake, table: TableId, named: str | None) -> list[Spec]:
         return owner.specs(lake, alone=False)
     names = (t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n))
     used = {found.properties.get(PIPELINE_PROPERTY) for t in names if (found := lake.find(t)) is not None}
-    others: dict[str, Pipeline] = {p.name: p for p in all_pipelines() if p.name in used and p.name != owner.name}
+    others: dict[str, Pipeline] = {p.name: p for p in all_pipelines(lake) if p.name in used and p.name != owner.name}
     return grouped([owner, *others.values()]).specs(lake, alone=False)
 
 

@@ -29,8 +29,7 @@ def explain(
         typer.Option(
             "--pipeline",
             "-p",
-            help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES, then the query stored "
-            "in the table",
+            help="YAML file, folder or name; default: all that are known here, then the query stored in the table",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -29,7 +29,8 @@ def metrics(
 ) -> None:
     """Answer Prometheus until interrupted, or write a file once. Reads metadata and the journal, never rows.
 
-    Declarations are those of LAKE_PIPELINES and of the shipped pipelines, as they are when the command starts.
+    Declarations are those of the project, of pipelines that have run, and of the shipped ones, as they are when the
+    command starts.
     """
     if file is not None and port is not None:
         raise ConfigError("the metrics are answered at a --port, or written to a --file: not both")
@@ -41,7 +42,7 @@ def metrics(
         ) from e
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     lake = Lake.load_existing()
-    pipelines, unread = known_pipelines()
+    pipelines, unread = known_pipelines(lake)
     for text in unread:
         stderr.print(f"without declarations: {text}", markup=False, soft_wrap=True)
     registry = registry_of(lake, pipelines)

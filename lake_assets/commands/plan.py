@@ -20,7 +20,7 @@ from lake_assets.commands.backfill import record_json, show_progress
 from lake_assets.commands.check import checked, print_mistakes, rejected_by_spark
 from lake_assets.commands.compared_tables import show_comparison
 from lake_assets.commands.printing import console, local, print_json, size, visible
-from lake_assets.commands.table_lookup import AsJson, find_file
+from lake_assets.commands.table_lookup import AsJson, find_file, named_file
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.pipeline import Pipeline
@@ -34,9 +34,12 @@ _WORDS = {"changed": "is declared otherwise", "new": "is new", "follows": "follo
 
 def plan(
     pipeline: Annotated[
-        str,
-        typer.Argument(help="the edited declaration: a YAML file, or a folder with a defs.yaml", show_default=False),
-    ],
+        str | None,
+        typer.Argument(
+            help="the edited declaration: a YAML file, a folder with a defs.yaml, or a name; default: the project's",
+            show_default=False,
+        ),
+    ] = None,
     aside: Annotated[
         bool, typer.Option("--aside", help="compute the changed tables beside production, and compare their rows")
     ] = False,
@@ -75,12 +78,14 @@ def plan(
         raise typer.Exit(CHANGES)
 
 
-def _one_file(pipeline: str) -> Path:
+def _one_file(pipeline: str | None) -> Path:
     """Return the file of the pipeline.
 
     Raises:
         PipelineError: there is none, or a folder has several pipelines.
     """
+    if pipeline is None:
+        return named_file(None)
     folder = local(Path(pipeline), "the pipeline")
     several = sorted(folder.rglob("defs.yaml")) if folder.is_dir() and not (folder / "defs.yaml").is_file() else []
     if len(several) > 1:

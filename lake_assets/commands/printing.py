@@ -129,17 +129,39 @@ def facts() -> Table:
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a table with one line per outcome."""
-    table = listing("table", "captured", "absorbed", "how", "s", right=["s"], fixed=["table"])
+    table = listing("table", "captured", "absorbed", "rejected", "how", "s", right=["rejected", "s"], fixed=["table"])
     for outcome in outcomes:
         style = STYLES[outcome.status]
         table.add_row(
             f"[{style}]{escape(outcome.table)}[/]",
             escape("; ".join(_window(w) for w in outcome.windows)),
             absorbed(outcome),
+            f"[bold red]{outcome.rejected:,}[/]" if outcome.rejected else "",
             escape(outcome.error or _how(outcome)),
             f"{outcome.seconds:.1f}" if outcome.seconds else "",
         )
     return table
+
+
+class OutcomeLines:
+    """The lines of `outcome_table`, printed one by one: for places where what is printed stays, such as a log."""
+
+    def __init__(self, tables: Collection[str]) -> None:
+        """
+        Args:
+            tables: the tables that are known before, for the width of the first column.
+        """
+        self._width = max(map(len, tables), default=20)
+        self._is_first = True
+
+    def show(self, outcome: Outcome) -> None:
+        """Print an outcome, after the headers if it is the first one."""
+        line = outcome_table([outcome])
+        line.show_header, self._is_first, line.expand = self._is_first, False, True
+        name, captured, changed, _, how, seconds = line.columns
+        name.width, changed.width, seconds.width = max(self._width, len(outcome.table)), 16, 6
+        captured.ratio, how.ratio = 4, 5
+        console.print(line)
 
 
 def _how(outcome: Outcome) -> str:
@@ -149,11 +171,10 @@ def _how(outcome: Outcome) -> str:
 
 
 def absorbed(outcome: Outcome) -> str:
-    """Format rows inserted, updated and deleted (`+12 ~3 -1`), or the status if not absorbed; and rejected records."""
-    text = f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
+    """Format rows inserted, updated and deleted (`+12 ~3 -1`), or the status if not absorbed."""
     if outcome.status != "absorbed":
-        text = f"[{STYLES[outcome.status]}]{outcome.status}[/]"
-    return f"{text}, [bold red]{outcome.rejected:,} rejected[/]" if outcome.rejected else text
+        return f"[{STYLES[outcome.status]}]{outcome.status}[/]"
+    return f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
 
 
 def _window(window: Absorbed) -> str:

@@ -12,11 +12,12 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, listing, outcome_json, outcome_table, print_json
-from lake_assets.commands.table_lookup import AsJson, find_pipeline
+from lake_assets.commands.table_lookup import AsJson, PipelineArgument, command, named_files
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, kind_of
 from lake_assets.lake import TableId
+from lake_assets.pipeline import Pipeline
 
 SUFFIX = "_rejected"
 app = typer.Typer(
@@ -121,20 +122,21 @@ def explain(
 
 @app.command("replay")
 def replay(
-    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or `shop`")],
+    pipeline: PipelineArgument = None,
     table: Annotated[
         list[str] | None, typer.Option("--table", "-t", help="only this raw or staging table; may be repeated")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read the rejected records again, and insert the readable ones at their place in the stream."""
-    outcomes = find_pipeline(pipeline).replay(Lake.load_existing(), table)
+    lake = Lake.load_existing()
+    outcomes = [o for file in named_files(pipeline) for o in Pipeline.load(file).replay(lake, table)]
     if as_json:
         print_json([outcome_json(o) for o in outcomes])
     else:
         console.print(outcome_table(outcomes))
         if any(o.status == "absorbed" for o in outcomes):
-            console.print(f"`lake-assets run {pipeline}` brings them to the downstream tables", style="dim")
+            console.print(f"`{command('lake-assets run', pipeline)}` brings them to the downstream tables", style="dim")
     if any(o.status == "failed" for o in outcomes):
         raise typer.Exit(1)
 

@@ -71,7 +71,7 @@ def repair(
             take_out(lake, examined)
         else:
             point_at_newest(lake, examined, to)
-    items = [] if chosen else remains(lake, all_pipelines())
+    items = [] if chosen else remains(lake, all_pipelines(lake))
     if not dry_run:
         items = [_mended(item) for item in items]
     if as_json:

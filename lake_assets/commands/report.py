@@ -45,7 +45,7 @@ def report(
     file = local(html, "--html") if html else None
     if file:
         check_folder_of(file, "--html")
-    pipelines, unread = known_pipelines()
+    pipelines, unread = known_pipelines(lake)
     made = report_on(lake, pipelines, start, unread=unread)
     if file:
         write_page(file, made)

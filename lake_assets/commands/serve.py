@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 
 from lake_assets.commands.printing import console, stderr
-from lake_assets.commands.table_lookup import find_pipeline
+from lake_assets.commands.table_lookup import PipelineArgument, find_pipeline, named_file
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
+from lake_assets.pipeline import Pipeline
 from lake_assets.runtime.processes import is_there
 from lake_assets.service import service_state
 from lake_assets.service.live_service import live_specs
@@ -26,7 +27,7 @@ _LOOK_SECONDS = 1.0
 
 
 def serve(
-    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
+    pipeline: PipelineArgument = None,
     owner: Annotated[str | None, typer.Option(help="a process with which the service ends", hidden=True)] = None,
 ) -> None:
     """Read the live sources of a pipeline, and land their records, until interrupted.
@@ -34,7 +35,7 @@ def serve(
     Sources that fail are tried again. `lake-assets status` shows how each of them is; Dagster's sensor, or `lake-assets
     run`, absorbs what has landed.
     """
-    loaded, lake = find_pipeline(pipeline), Lake.load()
+    loaded, lake = Pipeline.load(named_file(pipeline)), Lake.load()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
 
+import typer
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, listing, print_json, size
@@ -15,15 +19,36 @@ from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw_tables import skipped_text
 
 
-def status(as_json: AsJson = False) -> None:
-    """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="print it again and again, until Ctrl-C")] = False,
+    every: Annotated[float, typer.Option(help="seconds between two looks of --watch", min=0.5)] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Print one line per table, failing ones first: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
-    pipelines, unread = known_pipelines()
-    found = lake_status(lake, pipelines)
-    statuses = found.tables
     if as_json:
-        print_json(statuses)
+        print_json(lake_status(lake, known_pipelines(lake)[0]).tables)
         return
+    while watch:
+        with console.capture() as printed:
+            _show(lake)
+        if console.is_terminal:
+            console.clear()
+        print(printed.get(), end="")
+        console.print(f"{datetime.now(UTC):%H:%M:%S} UTC, again every {every:g} s", style="dim")
+        time.sleep(every)
+    _show(lake)
+
+
+def failing_first(statuses: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables that need somebody first, then those with something to absorb, upstream first."""
+    return sorted(statuses, key=lambda s: 0 if s.fails else 1 if s.is_behind else 2)
+
+
+def _show(lake: Lake) -> None:
+    pipelines, unread = known_pipelines(lake)
+    found = lake_status(lake, pipelines)
+    statuses = failing_first(found.tables)
     if not statuses:
         home = lake.config.home
         console.print(f"no pipeline has filled a table in the lake at {home} yet: try `lake-assets demo`", markup=False)

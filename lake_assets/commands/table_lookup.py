@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,18 +16,30 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
-from lake_assets.pipeline import Pipeline, own_pipelines
+from lake_assets.lake.project_root import find_project
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.pipelines_of_lake import noted_files
+from lake_assets.pipeline.project_folder import misnamed_files, own_files, project_files
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+# Of commands that take one pipeline, or several.
+PipelineArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="YAML file, folder with a defs.yaml, or name; default: those of the project in the current folder, "
+        "and of LAKE_PIPELINES",
+        show_default=False,
+    ),
+]
 PipelineOption = Annotated[
     str | None,
-    typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES"),
+    typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: all that are known here"),
 ]
 
 
 def find_pipeline(name: str) -> Pipeline:
-    """Load the pipeline of a YAML file or of a folder with a defs.yaml, or a shipped one by its name.
+    """Load the pipeline of a YAML file or of a folder with a defs.yaml, or one of the project or a shipped one by name.
 
     Raises:
         PipelineError: no such pipeline, or its settings are wrong.
@@ -42,38 +55,134 @@ def find_file(name: str) -> Path:
         return path / "defs.yaml"
     if path.is_file():
         return path
-    if name in shipped:
-        return shipped[name]
+    own = {name_of(file): file for file in default_files()}
+    known = {**shipped, **own}
+    if name in known:
+        return known[name]
     here = (
         sorted(p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml")) if path.parent.is_dir() else []
     )
     problem = f"{path} is a folder without a defs.yaml" if path.is_dir() else f"no pipeline {name}"
+    mine = f"a pipeline of the project ({', '.join(own)}), " if own else ""
     raise PipelineError(
-        f"{problem}{nearest(path.name, [*shipped, *here])}: name a YAML file, a folder with a defs.yaml, or a shipped "
-        f"pipeline ({', '.join(shipped)})"
+        f"{problem}{nearest(path.name, [*known, *here])}: name a YAML file, a folder with a defs.yaml, {mine}or a "
+        f"shipped pipeline ({', '.join(shipped)})"
     )
 
 
-def all_pipelines() -> list[Pipeline]:
-    """Load the pipelines in LAKE_PIPELINES and the shipped ones."""
-    return [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
+def name_of(file: Path) -> str:
+    """Return the name by which commands know a pipeline of the project: that of its folder, or of another file."""
+    return file.parent.name if file.name == "defs.yaml" else file.stem
 
 
-def known_pipelines() -> tuple[list[Pipeline], list[str]]:
-    """Return the pipelines of `all_pipelines`, or the error of one that cannot be read."""
+def default_files() -> list[Path]:
+    """Return the files of a user's own pipelines: those of the project in or above the current folder, and those in
+    LAKE_PIPELINES."""
+    shipped = {file.resolve() for file in shipped_pipelines()}
+    by_place = {file.resolve(): file for file in (*project_files(), *own_files())}
+    return [file for place, file in by_place.items() if place not in shipped]
+
+
+def named_files(name: str | None) -> list[Path]:
+    """Return the file of the named pipeline; without a name, those of all of a user's own.
+
+    Raises:
+        PipelineError: there is none; says where pipelines are looked for.
+    """
+    if name is not None:
+        return [find_file(name)]
+    if found := default_files():
+        return found
+    project = find_project()
+    if project is None:
+        raise PipelineError(
+            "no pipeline is named, and there is no project here: name a YAML file, a folder with a defs.yaml, or a "
+            f"shipped pipeline ({', '.join(p.parent.name for p in shipped_pipelines())}); or go to a project "
+            "(`lake-assets init NAME` writes one), or set LAKE_PIPELINES to a folder with pipelines"
+        )
+    if misnamed := misnamed_files():
+        raise PipelineError(misnamed_text(misnamed))
+    raise PipelineError(
+        f"no pipeline is named, and the project {project.root} has none among its definitions "
+        f"({project.defs or 'it has no folder for them'}): `dg scaffold defs lake_assets.LakePipeline NAME` adds one"
+    )
+
+
+def named_file(name: str | None) -> Path:
+    """Return the file of the named pipeline; without a name, that of a user's only one.
+
+    Raises:
+        PipelineError: there is none, or there are several.
+    """
+    first, *more = named_files(name)
+    if more:
+        names = ", ".join(name_of(file) for file in (first, *more))
+        raise PipelineError(
+            f"there are {len(more) + 1} pipelines here, and this command takes one: name one of {names}"
+        )
+    return first
+
+
+def command(words: str, pipeline: str | None) -> str:
+    """Return a command about the pipeline that a user has named, or about those of the project."""
+    return words if pipeline is None else f"{words} {pipeline}"
+
+
+def misnamed_text(files: Iterable[Path]) -> str:
+    """Return that files are not read, and what to do."""
+    listed = ", ".join(map(str, files))
+    return f"Dagster reads no pipeline but `defs.yaml`, so these are ignored: {listed}. Move each to NAME/defs.yaml"
+
+
+def all_pipelines(lake: Lake) -> list[Pipeline]:
+    """Load a user's own pipelines, those that have run over the lake, and the shipped ones.
+
+    Raises:
+        PipelineError: one of a user's own is wrong.
+    """
+    return _with_others(lake, [Pipeline.load(file) for file in default_files()])[0]
+
+
+def known_pipelines(lake: Lake) -> tuple[list[Pipeline], list[str]]:
+    """Return the pipelines of `all_pipelines` that can be read, and why others cannot."""
     try:
-        return all_pipelines(), []
+        files, misnamed = default_files(), misnamed_files()
     except LakeError as e:
         return [], [str(e)]
+    own: list[Pipeline] = []
+    errors: list[str] = [misnamed_text(misnamed)] if misnamed else []
+    for file in files:
+        try:
+            own.append(Pipeline.load(file))
+        except LakeError as e:
+            errors.append(str(e))
+    known, unread = _with_others(lake, own)
+    return known, [*errors, *unread]
+
+
+def _with_others(lake: Lake, own: Sequence[Pipeline]) -> tuple[list[Pipeline], list[str]]:
+    """Return some pipelines, and those of other names that have run over the lake or are shipped; and the errors of
+    the former."""
+    known, errors, noted = list(own), list[str](), noted_files(lake)
+    names = {p.name for p in own}
+    for name, file in noted.items():
+        if name in names:
+            continue
+        try:
+            known.append(Pipeline.load(file))
+        except LakeError as e:
+            errors.append(f"pipeline {name} was last run from {file}: {e}")
+    # A shipped pipeline does not declare the tables of another one of its name.
+    names |= set(noted)
+    return [*known, *(Pipeline.load(f) for f in shipped_pipelines() if f.parent.name not in names)], errors
 
 
 def declared_specs(lake: Lake) -> dict[str, Spec]:
     """Return the declarations of all tables, by name; without those of pipelines that cannot be read."""
     found: dict[str, Spec] = {}
-    with contextlib.suppress(LakeError):  # `status` and `check` say what is wrong
-        for pipeline in all_pipelines():
-            with contextlib.suppress(LakeError):
-                found |= {str(s.table): s for s in pipeline.specs(lake, alone=False)}
+    for pipeline in known_pipelines(lake)[0]:  # `status` and `check` say what is wrong
+        with contextlib.suppress(LakeError):
+            found |= {str(s.table): s for s in pipeline.specs(lake, alone=False)}
     return found
 
 
@@ -83,7 +192,7 @@ def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
     Raises:
         PipelineError: no pipeline does.
     """
-    searched = [find_pipeline(named)] if named else all_pipelines()
+    searched = [find_pipeline(named)] if named else all_pipelines(lake)
     existing = None if named else lake.find(table)
     owner = existing.properties.get(PIPELINE_PROPERTY) if existing is not None else None
     declared: list[str] = []
@@ -94,12 +203,12 @@ def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
         declared += map(str, tables)
     if str(table) in declared:
         raise PipelineError(
-            f"{table} belongs to pipeline {owner!r}, which is neither a shipped one nor below LAKE_PIPELINES: name its "
-            "file with --pipeline"
+            f"{table} belongs to pipeline {owner!r}, whose file is not known here: name it with --pipeline, or work in "
+            "its project's folder"
         )
     names = ", ".join(c.name for c in searched)
     has = f"; it has {', '.join(declared) or 'none'}"
-    where = has if named else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"
+    where = has if named else ". Name its pipeline with --pipeline, or work in its project's folder"
     raise PipelineError(f"no table {table} in pipeline {names}{nearest(str(table), declared)}{where}")
 
 

@@ -37,7 +37,7 @@ def upkeep(
     action failed.
     """
     lake = Lake.load_existing()
-    pipelines = [find_pipeline(pipeline)] if pipeline else all_pipelines()
+    pipelines = [find_pipeline(pipeline)] if pipeline else all_pipelines(lake)
     wanted = of_pipelines(lake, pipelines, table or None)
     if dry_run:
         found, attended = _looked(lake, wanted)

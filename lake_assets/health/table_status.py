@@ -144,6 +144,11 @@ class TableStatus:
         )
 
     @property
+    def fails(self) -> bool:
+        """Whether somebody has to do something before the table goes on."""
+        return bool(self.error or self.failure or self.lost or self.source_fails or self.late)
+
+    @property
     def notes(self) -> Iterator[tuple[str, str]]:
         """What needs attention, each with its colour."""
         if self.failure:

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import LocalPath, file_url, local_path
+from lake_assets.lake.project_root import find_project
 from lake_assets.lake.redaction import hide, hide_in, secrets_in
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.lake.signal_settings import SignalSettings
@@ -98,7 +99,9 @@ class LakeConfig(BaseSettings):
         default="lake", description="catalog name, the same in Spark and PyIceberg", pattern=r"^[A-Za-z_]\w*$"
     )
     home: LocalPath = Field(
-        default=Path(".lake"), description="folder of the embedded default, logs and landing folders"
+        default_factory=lambda: _home(),
+        description="folder of the embedded default, logs and landing folders; default: .lake in the current folder "
+        "or in that of the project",
     )
     catalog: dict[str, str] = Field(
         default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
@@ -191,8 +194,8 @@ class LakeConfig(BaseSettings):
         """Read the configuration.
 
         Args:
-            path: a YAML file; default: `LAKE_CONFIG`, else an existing lake.yaml in `LAKE_HOME` or in the current
-                folder, else the embedded default.
+            path: a YAML file; default: `LAKE_CONFIG`, else an existing lake.yaml in `LAKE_HOME`, in the current folder
+                or in that of the project (see `find_project`), else the embedded default.
             overrides: settings that override all sources.
 
         Raises:
@@ -234,10 +237,21 @@ def _find_file(path: str | Path | None) -> Path | None:
                 f"no lake configuration at {file}: name an existing YAML file, or leave it out for the default"
             )
         return file
-    for folder in (os.environ.get("LAKE_HOME") or ".lake", "."):
-        if (file := Path(folder) / "lake.yaml").is_file():
+    for folder in (Path(os.environ.get("LAKE_HOME") or _home()), Path(), *_project_folder()):
+        if (file := folder / "lake.yaml").is_file():
             return file
     return None
+
+
+def _home() -> Path:
+    """Return the default home: an existing one in the current folder, or the one of the project."""
+    here = Path(".lake")
+    return here if here.exists() else next((folder / here for folder in _project_folder()), here)
+
+
+def _project_folder() -> list[Path]:
+    project = find_project()
+    return [project.root] if project else []
 
 
 def _read(file: Path) -> dict[str, Any]:

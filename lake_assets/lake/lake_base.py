@@ -25,6 +25,7 @@ from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, La
 from lake_assets.lake import caching_catalog as catalogs
 from lake_assets.lake.caching_catalog import with_cache
 from lake_assets.lake.config import LakeConfig
+from lake_assets.lake.lake_place import check_place
 from lake_assets.lake.names import TableId, folder_of, nearest
 from lake_assets.lake.redaction import hide, hide_in
 from lake_assets.lake.spark_session import adopt_session, another_session, open_session, set_all
@@ -81,12 +82,17 @@ class LakeBase:
 
         Raises:
             CatalogUnavailableError: it cannot be opened; names reason and location.
+            MovedLakeError: the folder of an embedded lake was moved or copied.
         """
         properties = self.config.catalog_properties
         uri = properties.get("uri", "")
         try:
             if self.config.is_embedded:
                 properties["uri"] = _prepare_sqlite(uri, self.config.home)
+                if self.config.scheme == "file" and self.config.warehouse:
+                    check_place(
+                        _sqlite_file(uri), self.config.name, Path(self.config.warehouse.removeprefix("file://"))
+                    )
             if self.config.warehouse:
                 properties["warehouse"] = self.config.warehouse
             return with_cache(load_catalog(self.config.name, **properties))

@@ -25,6 +25,7 @@ from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import observed_steps
+from lake_assets.pipeline.pipelines_of_lake import note_file
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
 from lake_assets.tables import leftovers, standing_failures, table_lock
@@ -57,6 +58,8 @@ def absorb(
         LakeError: see the steps.
     """
     step = step_of(spec)
+    if file and not is_aside:
+        note_file(lake, spec.pipeline, file)
 
     def run() -> Outcome:
         outcome = step.absorb(lake, pins or SnapshotPins(), rebuild=rebuild)

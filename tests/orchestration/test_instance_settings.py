@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,20 @@ import pytest
 import yaml
 
 from lake_assets import Lake, Pipeline
-from lake_assets.orchestration.runs.instance_settings import config_warnings
+from lake_assets.orchestration.runs.instance_settings import config_warnings, missing_file
 from lake_assets.orchestration.sensing.sensor import Watch, tick
+from tests.support.cli import Done, caller
 from tests.support.dagster_harness import Harness
 from tests.support.dagster_shop import feed
 
 SHIPPED = Path(__file__).parents[2] / "dagster_home" / "dagster.yaml"
 POOLS = ["lake_assets/final.a", "lake_assets/final.b"]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    monkeypatch.setenv("COLUMNS", "1000")
+    return caller(monkeypatch, capsys)
 
 
 def settings(**changed: Any) -> dict[str, Any]:
@@ -56,6 +64,7 @@ def test_restarting_the_code_server_fails_no_queued_run(dagster_home: Path) -> N
             {"concurrency": {"pools": {"default_limit": 1}, "runs": {"max_concurrent_runs": 0}}},
             "`concurrency.runs.max_concurrent_runs: 0` keeps every run from starting",
         ),
+        ({"run_launcher": None}, "starts Spark again. Set `run_launcher: {module: lake_assets.launcher"),
         ({"run_monitoring": None}, "counts as in progress forever. Set `run_monitoring.enabled: true`"),
         ({"run_monitoring": {"enabled": True}}, "`run_monitoring.free_slots_after_run_end_seconds: 30`"),
         ({"run_retries": {"enabled": True}}, "`run_retries.retry_on_asset_or_op_failure: false`"),
@@ -67,6 +76,25 @@ def test_unsuitable_settings_are_named_with_the_correction(
     (warning,) = warnings_for(dagster_home, **changed)
     assert warning.startswith("InstanceSettingsWarning: dagster.yaml: ")
     assert message in warning
+
+
+@pytest.mark.parametrize("home", ["home", ""])
+def test_a_missing_file_is_named_with_the_command_that_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Done], home: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / home) if home else "")
+    with dg.DagsterInstance.ephemeral() as instance:
+        (warning,) = config_warnings(instance, POOLS)
+    assert all(text in warning for text in ("no limit of 1", "starts Spark again", "counts as in progress forever"))
+    command = re.search(r"`lake-assets (init --dagster-home [^`]+)`", warning)
+    assert command
+    done = call(*command[1].split())
+    assert done.code == 0, done.err
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / home) if home else str(tmp_path / "dagster_home"))
+    assert missing_file() == ""
+    with dg.DagsterInstance.get() as instance:
+        assert config_warnings(instance, POOLS) == []
 
 
 def test_a_pool_limit_set_by_hand_counts(dagster_home: Path) -> None:

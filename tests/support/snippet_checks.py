@@ -107,6 +107,20 @@ def command_mistake(command: str) -> str | None:
     return _unknown_to_cli(words)
 
 
+def inline_commands(text: str) -> list[str]:
+    """Return the commands that a page names within its sentences."""
+    return [" ".join(c.split()) for c in re.findall(r"`(lake-assets [a-z][^`;|&]*)", text)]
+
+
+def unknown_word(command: str) -> str | None:
+    """Return which command or option of a sentence does not exist; sentences leave out what is clear or of the reader's."""
+    # A quotation mark of the sentence; `--help`, which ends a command.
+    with contextlib.suppress(ValueError, typer.Exit):
+        mistake = _unknown_to_cli(shlex.split(command)[1:])
+        return mistake if mistake and "No such" in mistake else None
+    return None
+
+
 @functools.cache
 def _command_line() -> Any:
     return typer.main.get_command(application())

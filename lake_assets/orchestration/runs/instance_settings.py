@@ -5,11 +5,13 @@ No setting can lose data, since progress is stored in the tables. But tables may
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
+from pathlib import Path
 
 import dagster as dg
 
-from lake_assets.orchestration._compat import PoolGranularity
+from lake_assets.orchestration._compat import DefaultRunLauncher, PoolGranularity
 from lake_assets.orchestration.runs.run_retries import shortened
 
 WARNING = "InstanceSettingsWarning"
@@ -18,7 +20,25 @@ WARNING = "InstanceSettingsWarning"
 def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
     """Return a warning per unsuitable setting, with its consequence and the correction."""
     warnings = [*_pool_warnings(instance, pools), *_run_warnings(instance)]
+    if warnings and (advice := missing_file()):
+        # One sentence instead of one correction after the other.
+        return [f"{WARNING}: {advice}. Without it: {'; '.join(warnings)}"]
     return [f"{WARNING}: dagster.yaml: {text}" for text in warnings]
+
+
+def missing_file() -> str:
+    """Return that Dagster's instance has no `dagster.yaml`, and how to get one; empty if it has one."""
+    home = os.environ.get("DAGSTER_HOME")
+    # Without DAGSTER_HOME, `dagster dev` reads the settings of the current folder into a temporary instance.
+    file = Path(home or Path.cwd()) / "dagster.yaml"
+    if file.is_file():
+        return ""
+    if home:
+        return f"there is no {file}: `lake-assets init --dagster-home {home}` writes one; then restart Dagster"
+    return (
+        "DAGSTER_HOME is not set, so Dagster forgets its runs when it ends, and there is no dagster.yaml: `lake-assets "
+        "init --dagster-home dagster_home` writes one, and says how to set DAGSTER_HOME; then restart Dagster"
+    )
 
 
 def _pool_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
@@ -39,6 +59,11 @@ def _pool_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list
 
 def _run_warnings(instance: dg.DagsterInstance) -> list[str]:
     warnings: list[str] = []
+    if type(instance.run_launcher) is DefaultRunLauncher:
+        warnings.append(
+            "each run imports everything and starts Spark again. Set `run_launcher: {module: lake_assets.launcher, "
+            "class: WarmRunLauncher}`"
+        )
     queue = instance.get_concurrency_config().run_queue_config
     if queue is not None and queue.max_concurrent_runs == 0:
         warnings.append("`concurrency.runs.max_concurrent_runs: 0` keeps every run from starting. Set 1 or more")

@@ -30,7 +30,7 @@ from lake_assets.orchestration.dagster_partitions import step_key
 from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.partition_marks import has_unmarked
 from lake_assets.orchestration.runs import run_history
-from lake_assets.orchestration.runs.instance_settings import UNMONITORED, config_warnings
+from lake_assets.orchestration.runs.instance_settings import UNMONITORED, config_warnings, missing_file
 from lake_assets.orchestration.runs.run_retries import (
     Decision,
     Work,
@@ -117,7 +117,9 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         elif not run_history.redoes_history(run):  # built aside, or one table after the other in its own pool
             busy = busy or run
     if busy:
-        stale = "" if context.instance.run_monitoring_enabled else f". But {UNMONITORED} (see dagster.yaml)"
+        stale = ""
+        if not context.instance.run_monitoring_enabled:
+            stale = f". But {UNMONITORED}: {missing_file() or 'set `run_monitoring.enabled: true` in dagster.yaml'}"
         return dg.SkipReason(
             f"run {busy.run_id[:8]} is {busy.status.value.lower()}: changes that arrive meanwhile are absorbed after "
             f"it{stale}"
