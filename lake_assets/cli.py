@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
+from typer._click.exceptions import MissingParameter
 from typer.core import TyperGroup
 
 from lake_assets.errors import LakeError
@@ -22,6 +24,10 @@ class _Commands(TyperGroup):
         """See `click.Group`."""
         try:
             return super().invoke(ctx)
+        except MissingParameter as e:
+            if e.param is not None and e.param.metavar == "ID":
+                e.message = "`lake-assets backfills` lists the ids"
+            raise
         except KeyboardInterrupt:
             # Handled here: Click would turn it into its own exit code before `main` sees it.
             _report_interrupt()
@@ -30,6 +36,20 @@ class _Commands(TyperGroup):
 
 def _report_interrupt() -> None:
     print("interrupted: what was committed stays, and the next run continues from there", file=sys.stderr)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"lake-assets {version('lake-assets')}")
+        raise typer.Exit
+
+
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", help="show the version and exit", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Keep Iceberg tables up to date, at the cost of the change."""
 
 
 @functools.cache
@@ -66,6 +86,8 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="lake-assets",
         cls=_Commands,
+        callback=_options,
+        context_settings={"help_option_names": ["--help", "-h"]},
         help="Keep Iceberg tables up to date, at the cost of the change.",
         no_args_is_help=True,
         add_completion=False,
@@ -95,9 +117,11 @@ def main() -> None:
     except Exception as e:
         if os.environ.get("LAKE_DEBUG"):
             raise
-        # Imported late: it imports PySpark, which takes seconds in which Ctrl-C may be pressed.
+        # Imported late: they import PySpark, which takes seconds in which Ctrl-C may be pressed.
         from lake_assets.commands.printing import stderr
+        from lake_assets.lake.foreign_errors import as_named
 
+        e = as_named(e, "lake-assets") or e
         stderr.print(f"[bold red]{type(e).__name__}[/]: ", end="")
         stderr.print(str(e), markup=False, soft_wrap=True)
         if not isinstance(e, LakeError):

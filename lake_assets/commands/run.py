@@ -38,6 +38,7 @@ def run(
     (max_rejected).
     """
     loaded, lake = find_pipeline(pipeline), Lake.load()
+    lake.catalog  # noqa: B018 (if it cannot be opened, that is one error, not one of each table)
     settle_all(lake)
     if table:
         existing = {str(s.table) for s in loaded.specs(lake)}

@@ -94,7 +94,8 @@ class TableId:
         given: object = text
         parts = text if isinstance(text, tuple) else _split(text) if isinstance(given, str) else ()
         if len(parts) < 2 or not all(parts):
-            raise InvalidNameError(f"{text!r} is not a table name: write namespace.table, for example final.users")
+            example = f"final.{parts[0]}" if len(parts) == 1 and parts[0].isidentifier() else "final.users"
+            raise InvalidNameError(f"{text!r} is not a table name: write namespace.table, for example {example}")
         return cls(tuple(parts[:-1]), parts[-1])
 
     @property
