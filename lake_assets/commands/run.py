@@ -15,7 +15,7 @@ from lake_assets.commands.table_lookup import AsJson, find_pipeline
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.lake.names import nearest
+from lake_assets.lake.names import nearest_table
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.outcome import Outcome
 from lake_assets.upkeep.attend import attend_after_run
@@ -41,9 +41,10 @@ def run(
     lake.catalog  # noqa: B018 (if it cannot be opened, that is one error, not one of each table)
     settle_all(lake)
     if table:
-        existing = {str(s.table) for s in loaded.specs(lake)}
+        tables = {s.table for s in loaded.specs(lake)}
+        existing = set(map(str, tables))
         if unknown := sorted(set(table) - existing):
-            near = nearest(unknown[0], existing)
+            near = nearest_table(unknown[0], sorted(tables))
             raise PipelineError(
                 f"{pipeline} has no table {', '.join(unknown)}{near}; it has {', '.join(sorted(existing)) or 'none'}"
             )

@@ -32,7 +32,7 @@ from lake_assets.lake import caching_catalog as catalogs
 from lake_assets.lake.caching_catalog import with_cache
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.foreign_errors import catalog_problem
-from lake_assets.lake.names import TableId, folder_of, nearest
+from lake_assets.lake.names import TableId, folder_of, nearest, nearest_table
 from lake_assets.lake.redaction import hide, hide_in
 from lake_assets.lake.spark_session import adopt_session, another_session, open_session, set_all
 from lake_assets.runtime.private_files import make_private
@@ -200,11 +200,8 @@ class LakeBase:
         try:
             return TableId.parse(text)
         except InvalidNameError as error:
-            layers = ("final", "agg", "staging", "raw")
-            known = [t for n in self.namespaces() if n[0] in layers for t in self.tables(n)] if self.is_there else []
-            meant = [str(t) for layer in layers for t in known if t.namespace[0] == layer and t.name == text]
-            hint = f" (did you mean {' or '.join(meant)}?)" if meant else nearest(text, map(str, known))
-            raise InvalidNameError(f"{error}{hint}") from None
+            known = [t for n in self.namespaces() for t in self.tables(n)] if self.is_there else []
+            raise InvalidNameError(f"{error}{nearest_table(text, known)}") from None
 
     def find(self, name: str | TableId) -> Table | None:
         """Load the PyIceberg table; None if it does not exist."""

@@ -111,6 +111,23 @@ class TableId:
         return ".".join(quote(p) if "." in p or "`" in p else p for p in self.parts)
 
 
+# The layers, those that people mean first.
+_LAYERS = ("final", "agg", "staging", "raw")
+
+
+def nearest_table(text: str, tables: Iterable[TableId]) -> str:
+    """Return ` (did you mean X or Y?)` for a table whose name is mistyped, or lacks its layer; empty if none is
+    similar: `user` -> ` (did you mean final.users or staging.users?)`."""
+    known = sorted(tables, key=lambda t: _LAYERS.index(t.namespace[0]) if t.namespace[0] in _LAYERS else len(_LAYERS))
+    if "." in text:
+        return nearest(text, map(str, known))
+    close = (
+        [text] if any(t.name == text for t in known) else difflib.get_close_matches(text, [t.name for t in known], 1)
+    )
+    meant = list(dict.fromkeys(str(t) for t in known if t.name in close))
+    return f" (did you mean {' or '.join(meant)}?)" if meant else ""
+
+
 def folder_of(part: str) -> str:
     """Return the folder of a table or namespace.
 

@@ -68,7 +68,7 @@ class Pipeline:
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
         texts = _model_texts(config, path)
         try:
-            declared = (*load_models(files), *models)
+            declared = (*load_models(files, mistakes), *models)
         except PipelineError as e:
             if mistakes is None:
                 raise

@@ -28,6 +28,7 @@ HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n"
 STREAM = f"{HEAD}  streams:\n    - name: s\n"
 TABLES = "      tables: [{table: shop.t, key: id}]\n"
 FLAG = f"{STREAM}      format: change-set\n      flag: {{column: Op, insert: I}}\n{TABLES}"
+IMPORT = "from lake_assets import Changes, model\n"
 MODEL = f"{HEAD}  models:\n    - {{name: agg.m, sql: "
 
 
@@ -118,6 +119,32 @@ def test_a_mistake_in_a_pipeline(call: Call, here: Path, text: str, expected: st
 def test_a_mistyped_setting_is_not_also_missing(call: Call, here: Path) -> None:
     (here / "p.yaml").write_text(f"{HEAD}  models:\n    - {{nam: agg.m, sql: SELECT 1 AS a}}\n")
     assert "missing" not in call("check", "p.yaml").out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import pandass\n", "models.py cannot be imported: ModuleNotFoundError: No module named 'pandass' (line 1)"),
+        ("def f(t:\n    pass\n", "models.py cannot be imported: SyntaxError: '(' was never closed"),
+        ("@model('agg.m', write='append')\ndef f(t): ...\n", "NameError: name 'model' is not defined (line 1)"),
+        (f"{IMPORT}def f(t: Changes): ...\n", "models.py declares no model: put `@model(...)` of lake_assets above"),
+        (
+            f"{IMPORT}@model('agg.m', write='apend')\ndef f(t: Changes): ...\n",
+            "line 2: model agg.m: `write` is 'apend'",
+        ),
+        (f"{IMPORT}@model('m', write='append')\ndef f(t: Changes): ...\n", "'m' is not a table name: write namespace"),
+        (f"{IMPORT}@model('agg.m', write='append')\ndef f(t): ...\n", "annotate the parameter 't' as Changes, Lookup"),
+        (
+            f"{IMPORT}@model('agg.m', write='append')\ndef f(user: Changes): ...\n",
+            "no table is called 'user' (did you mean",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("lake")
+def test_a_mistake_in_a_python_model(call: Call, here: Path, text: str, expected: str) -> None:
+    (here / "p.yaml").write_text(HEAD)
+    (here / "models.py").write_text(text)
+    is_told(call("check", "p.yaml"), expected)
 
 
 def test_windows_line_ends_and_a_byte_order_mark_are_no_mistake(call: Call, here: Path) -> None:
