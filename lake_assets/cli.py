@@ -6,9 +6,11 @@ import atexit
 import functools
 import os
 import sys
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
+from typer._click.exceptions import MissingParameter
 from typer.core import TyperGroup
 
 from lake_assets.errors import LakeError
@@ -23,6 +25,10 @@ class _Commands(TyperGroup):
         """See `click.Group`."""
         try:
             return super().invoke(ctx)
+        except MissingParameter as e:
+            if e.param is not None and e.param.metavar == "ID":
+                e.message = "`lake-assets backfills` lists the ids"
+            raise
         except KeyboardInterrupt:
             # Handled here: Click would turn it into its own exit code before `main` sees it.
             _report_interrupt()
@@ -40,6 +46,20 @@ def _load_project_environment() -> None:
     project = find_project()
     for name, value in project.environment().items() if project else ():
         os.environ.setdefault(name, value)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"lake-assets {version('lake-assets')}")
+        raise typer.Exit
+
+
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", help="show the version and exit", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Keep Iceberg tables up to date, at the cost of the change."""
 
 
 @functools.cache
@@ -77,6 +97,8 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="lake-assets",
         cls=_Commands,
+        callback=_options,
+        context_settings={"help_option_names": ["--help", "-h"]},
         help="Keep Iceberg tables up to date, at the cost of the change.",
         no_args_is_help=True,
         add_completion=False,
@@ -129,9 +151,11 @@ def _run() -> None:
     except Exception as e:
         if os.environ.get("LAKE_DEBUG"):
             raise
-        # Imported late: it imports PySpark, which takes seconds in which Ctrl-C may be pressed.
+        # Imported late: they import PySpark, which takes seconds in which Ctrl-C may be pressed.
         from lake_assets.commands.printing import stderr
+        from lake_assets.lake.foreign_errors import as_named
 
+        e = as_named(e, "lake-assets") or e
         stderr.print(f"[bold red]{type(e).__name__}[/]: ", end="")
         stderr.print(str(e), markup=False, soft_wrap=True)
         if not isinstance(e, LakeError):

@@ -10,7 +10,7 @@ def main() -> None:
     text, advice = sys.argv[1:]
     try:
         if not text.isdecimal():
-            raise ConfigError(f"{text!r} is not a port: use a number from 1 to 65535. {advice}")
+            raise ConfigError(f"{text!r} is not a port: use a number from 1 to 65535, such as PORT=3001")
         check_free(int(text), advice)
     except ConfigError as e:
         sys.exit(f"{type(e).__name__}: {e}")

@@ -79,7 +79,8 @@ def backfill(
             if everything
             else "choose what to redo: --all, --partition KEY, --from VALUE --to VALUE, or --keys FILE"
         )
-    lake, name = Lake.load_existing(), TableId.parse(table)
+    lake = Lake.load_existing()
+    name = lake.named(table)
     declaring = pipeline_of(lake, name, pipeline)
     planned = plan(lake, declaring, name, selection, downstream=downstream, max_rows=max_rows, past=Records(lake).all())
     if dry_run:

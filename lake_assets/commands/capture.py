@@ -48,7 +48,8 @@ def capture(
 ) -> None:
     """Show which data files of TABLE changed between two snapshots, and their field ranges (without Spark)."""
     lake = Lake.load_existing()
-    with lake.capture(table, _bound(lake, table, start), _bound(lake, table, end)) as captured:
+    name = lake.named(table)
+    with lake.capture(name, _bound(lake, name, start), _bound(lake, name, end)) as captured:
         if as_json:
             print(json.dumps(_facts(captured), default=str, indent=2))
         else:
@@ -89,10 +90,11 @@ def changes(
         out = local(out, "--out")
         check_folder_of(out, "--out")
     lake = Lake.load_existing()
+    name = lake.named(table)
     if into is not None:
         check_replaceable(lake, TableId.parse(into))
-    first, last = _bound(lake, table, start), _bound(lake, table, end)
-    with lake.capture(table, first, last, granularity="snapshot" if by_snapshot else "net") as captured:
+    first, last = _bound(lake, name, start), _bound(lake, name, end)
+    with lake.capture(name, first, last, granularity="snapshot" if by_snapshot else "net") as captured:
         frame = _rows(lake, captured, kind, form, images, key)
         if limit is not None:
             frame = frame.limit(limit)
@@ -107,7 +109,7 @@ def changes(
         console.print(f"{rows} {'row' if rows == 1 else 'rows'} written to {into or out}", markup=False)
 
 
-def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | None:
+def _bound(lake: Lake, table: TableId, text: str | None) -> int | str | datetime | None:
     if text is None or text.isdecimal():
         return int(text) if text else None
     if text in lake.table(table).metadata.refs:

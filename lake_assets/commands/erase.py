@@ -73,7 +73,8 @@ def erase(
         check_folder_of(target, "--report")
     if as_json and not (yes or dry_run):
         raise ErasureError("--json cannot ask: add --yes, or --dry-run")
-    lake, name = Lake.load_existing(), TableId.parse(table)
+    lake = Lake.load_existing()
+    name = lake.named(table)
     given = [*read_words(key or ()), *(read_file(local(keys, "--keys")) if keys else ())]
     with alone(lake):
         specs = _specs(lake, name, pipeline)

@@ -35,7 +35,8 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain how a model is maintained, and how pending changes would be absorbed. Reads metadata only."""
-    lake, name = Lake.load_existing(), TableId.parse(table)
+    lake = Lake.load_existing()
+    name = lake.named(table)
     spec = _spec(lake, name, pipeline)
     if isinstance(spec, PythonModelSpec):
         show_python_model(lake, spec, as_json=as_json)

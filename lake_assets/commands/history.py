@@ -59,7 +59,8 @@ def history(
 
     A version has its commit, the columns before and after, and the change events or source rows that made it.
     """
-    lake, name = Lake.load_existing(), TableId.parse(table)
+    lake = Lake.load_existing()
+    name = lake.named(table)
     asked = HistoryRequest(name, key or (), null or (), pipeline or "", limit)
     found = row_history(lake, _specs(lake, name, pipeline), asked)
     if as_json:

@@ -12,7 +12,6 @@ from lake_assets.commands.printing import console, outcome_json, print_json
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
-from lake_assets.lake import TableId
 from lake_assets.pipeline.redo import ROWS_AFTER, ROWS_BEFORE, Past
 from lake_assets.tables.outcome import Outcome
 
@@ -43,7 +42,8 @@ def rebuild(
     For tables whose sources have lost their history or were created again, or whose query, key, columns or types
     have changed. Readers see the old table or the new one. Downstream tables follow with the next run.
     """
-    lake, name = Lake.load_existing(), TableId.parse(table)
+    lake = Lake.load_existing()
+    name = lake.named(table)
     declaring = pipeline_of(lake, name, pipeline)
     if keep_rows + discard_rows + downstream > 1:
         raise PipelineError("--keep-rows, --discard-rows and --downstream exclude each other: choose one")

@@ -17,6 +17,7 @@ from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, kind_of
 from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline
 
 SUFFIX = "_rejected"
@@ -144,14 +145,16 @@ def replay(
 def _rows(
     lake: Lake, raw: str | None, source: str | None = None, position: int | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    if raw is not None and not lake.exists(raw):
-        raise TableNotFoundError(f"no raw table {raw}; there are: {', '.join(map(str, lake.tables('raw'))) or 'none'}")
+    named = lake.named(raw) if raw is not None else None
+    if named is not None and not lake.exists(named):
+        existing = [str(t) for t in lake.tables("raw") if not t.name.endswith(SUFFIX)]
+        near = nearest(str(named), existing)
+        raise TableNotFoundError(f"no raw table {named}{near}; there are: {', '.join(existing) or 'none'}")
     row_filter: BooleanExpression = AlwaysTrue()
     if source is not None:
         row_filter = And(row_filter, EqualTo("source_table", source))  # pyright: ignore[reportCallIssue]
     if position is not None:
         row_filter = And(row_filter, EqualTo("position", position))  # pyright: ignore[reportCallIssue]
-    named = TableId.parse(raw) if raw is not None else None
     for table in lake.tables("raw") if named is None else [TableId(named.namespace, named.name + SUFFIX)]:
         of = TableId(table.namespace, table.name.removesuffix(SUFFIX))
         if table.name.endswith(SUFFIX) and lake.exists(of) and lake.exists(table):

@@ -51,7 +51,7 @@ def repair(
     Exit code: 1 if a table still cannot be read, or something is left for you to decide.
     """
     lake = Lake.load_existing()
-    chosen = [TableId.parse(t) for t in tables or ()]
+    chosen = [lake.named(t) for t in tables or ()]
     if to is not None and len(chosen) != 1:
         raise RepairError("--to names the metadata file of one table: name that table as well")
     if forget and (not chosen or to is not None):

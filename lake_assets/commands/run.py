@@ -24,7 +24,7 @@ from lake_assets.commands.table_lookup import AsJson, PipelineArgument, command,
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.lake.names import nearest
+from lake_assets.lake.names import nearest_table
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.outcome import Outcome
 from lake_assets.upkeep.attend import attend_after_run
@@ -47,11 +47,12 @@ def run(
     (max_rejected).
     """
     loaded, lake = [Pipeline.load(file) for file in named_files(pipeline)], Lake.load()
+    lake.catalog  # noqa: B018 (if it cannot be opened, that is one error, not one of each table)
     settle_all(lake)
     loaded = in_order(lake, loaded) if len(loaded) > 1 else loaded
     tables = [str(s.table) for p in loaded for s in p.specs(lake)]
     if table and (unknown := sorted({*table} - {*tables})):
-        near = nearest(unknown[0], tables)
+        near = nearest_table(unknown[0], sorted(tables))
         raise PipelineError(
             f"{pipeline or 'the project'} has no table {', '.join(unknown)}{near}; it has "
             f"{', '.join(sorted(tables)) or 'none'}"

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from lake_assets.commands.printing import console, print_json
-from lake_assets.commands.table_lookup import AsJson
+from lake_assets.commands.table_lookup import AsJson, declared_specs
 from lake_assets.errors import ConfigError
 from lake_assets.facade import Lake
 from lake_assets.jobs.job_watermark import settle
 from lake_assets.jobs.step_notes import StepNote, find_note
-from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
 
 _MEANING = {
     "running": "it is running, or was killed on another machine",
@@ -34,14 +34,16 @@ def step(
     """Show the running or interrupted step of a job; with --done or --rerun, say whether it wrote its rows."""
     if done and rerun:
         raise ConfigError("--done and --rerun contradict each other: choose one")
-    lake, name = Lake.load_existing(), TableId.parse(table)
+    lake = Lake.load_existing()
+    name = lake.named(table)
     decision: Literal["done", "rerun"] | None = "done" if done else "rerun" if rerun else None
     note = settle(lake, name, decision) if decision else find_note(lake, name)
     if as_json:
         print_json(None if note is None else _facts(lake, note, decision))
         return
     if note is None:
-        console.print(f"no step of {name} is running or interrupted", markup=False)
+        near = "" if lake.exists(name) else nearest(str(name), map(str, declared_specs(lake)))
+        console.print(f"no step of {name} is running or interrupted{near}", markup=False)
         return
     facts = _facts(lake, note, decision)
     for source, window in note.windows.items():

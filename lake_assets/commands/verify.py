@@ -11,7 +11,6 @@ from lake_assets.commands.printing import console, listing, print_json
 from lake_assets.commands.table_lookup import AsJson, PipelineOption, computed_spec
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
-from lake_assets.lake import TableId
 from lake_assets.lake.setting_values import share_of
 from lake_assets.pipeline.verification import Verification
 from lake_assets.pipeline.verification import verify as verify_model
@@ -28,7 +27,7 @@ def verify(
 ) -> None:
     """Recompute TABLE from the snapshots it has absorbed, and compare; exit code 1 if rows differ."""
     share, lake = _share(sample), Lake.load_existing()
-    spec = computed_spec(lake, TableId.parse(table), pipeline)
+    spec = computed_spec(lake, lake.named(table), pipeline)
     if as_json:
         result = verify_model(lake, spec, sample=share, limit=limit)
         print_json(vars(result) | {"differences": [vars(d) for d in result.differences], "equal": result.equal})

@@ -20,6 +20,7 @@ from lake_assets.final.staging_projection import Projection
 from lake_assets.formats import event_format
 from lake_assets.lake import LakeBase
 from lake_assets.lake.column_spelling import caseless
+from lake_assets.lake.names import nearest
 from lake_assets.tables.audits.audit_gate import Gate
 
 
@@ -122,8 +123,8 @@ class Target:
             )
         if missing := [k for k in source_key if k not in source]:
             raise KeyMissingError(
-                f"{spec.key_at}{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has "
-                f"{', '.join(source)}: correct `key` in the pipeline"
+                f"{spec.key_at}{spec.table}: no column {', '.join(missing)}{nearest(missing[0], source)} in "
+                f"{spec.staging}, which has {', '.join(source)}: correct `key` in the pipeline"
             )
         renamed = {i.sources[0]: i.name for i in reversed(self.items.values()) if i.is_plain}
         if missing := [k for k in source_key if k not in renamed]:
@@ -137,7 +138,8 @@ class Target:
         """Refuse an option that names columns which the table does not have."""
         if missing := [n for n in names if n not in self.items]:
             raise PipelineError(
-                f"{self.spec.table}: `{option}` names {', '.join(missing)}, and the table has {', '.join(self.items)}"
+                f"{self.spec.table}: `{option}` names {', '.join(missing)}{nearest(missing[0], self.items)}, and the "
+                f"table has {', '.join(self.items)}"
             )
 
     def _check_order(self) -> None:

@@ -51,9 +51,13 @@ class SourceTable:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse `public.users`; parts with dots are in backticks."""
-        table = TableId.parse(text)
+        wrong = f"{text!r} is not a source table: write schema.table, for example public.users"
+        try:
+            table = TableId.parse(text)
+        except InvalidNameError as e:
+            raise InvalidNameError(wrong if "backtick" not in str(e) else str(e)) from None
         if len(table.parts) != 2:
-            raise InvalidNameError(f"{text!r} is not a source table: write schema.table, for example public.users")
+            raise InvalidNameError(wrong)
         return cls(table.parts[0], table.parts[1])
 
     def __str__(self) -> str:

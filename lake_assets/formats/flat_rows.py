@@ -56,7 +56,7 @@ from lake_assets.formats.types.inferred_types import (
 )
 from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.column_spelling import by_column, caseless, lake_names
-from lake_assets.lake.names import literal
+from lake_assets.lake.names import literal, nearest
 
 TEXT, TYPES, ROW = "@text", "@types", "row"
 
@@ -152,13 +152,18 @@ class Rows(EventFormat):
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""
-        if isinstance(record, dict) and (set(record) == {TEXT} or set(record) == {TYPES, ROW}):
+        is_text = isinstance(record, dict) and set(record) == {TEXT}
+        if is_text or (isinstance(record, dict) and set(record) == {TYPES, ROW}):
             record = record.get(TEXT, record.get(ROW))
         if not isinstance(record, dict):
             raise MalformedRecordError("expected an object, the columns of a row")
         op = record.get(_spelled(self.op, tuple(record)))
         if isinstance(op, dict | list) or op_of_word(word_of(op), self.words, self.missing) is None:
             advice = "" if self.version else " (`flag` declares other columns and values)"
+            if op is None and _spelled(self.op, tuple(record)) not in record:
+                header = ": the file may lack its header line" if is_text else ""
+                has = f"no column {self.op}{nearest(self.op, record)} among {', '.join(record)}"
+                raise MalformedRecordError(f"{has}{header}{advice}")
             raise MalformedRecordError(f"{self.op} is {op!r}, expected one of {', '.join(self.words)}{advice}")
         for name in record:
             named(name, "a column's name")

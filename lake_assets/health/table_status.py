@@ -146,7 +146,8 @@ class TableStatus:
     @property
     def fails(self) -> bool:
         """Whether somebody has to do something before the table goes on."""
-        return bool(self.error or self.failure or self.lost or self.source_fails or self.late)
+        is_late = self.late or self.silent or self.stalled
+        return bool(self.error or self.failure or self.lost or self.source_fails or is_late)
 
     @property
     def notes(self) -> Iterator[tuple[str, str]]:

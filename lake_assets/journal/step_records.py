@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import InvalidNameError
 from lake_assets.journal.resource_use import ResourceUse
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.foreign_errors import error_text
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.audits.audit_evaluation import Finding
@@ -191,7 +192,7 @@ def of_outcome(
 
 def of_error(lake: LakeBase, pipeline: str, table: TableId, error: Exception, use: ResourceUse, run: str) -> StepRecord:
     """Return the record of a step that failed."""
-    text = lake.config.hidden(f"{type(error).__name__}: {error}")[: thresholds.JOURNAL_ERROR_CHARACTERS]
+    text = lake.config.hidden(error_text(error))[: thresholds.JOURNAL_ERROR_CHARACTERS]
     findings: Sequence[Finding] = getattr(error, "findings", ())
     return StepRecord(
         pipeline, str(table), "failed", use.started_at, use.seconds, use.cpu_seconds,

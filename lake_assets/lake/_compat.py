@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Generator
 from typing import Any
@@ -12,6 +13,7 @@ from py4j.java_gateway import JavaClass, JavaMember
 from pyiceberg.catalog import rest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
 from pyiceberg.typedef import Identifier
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from requests import HTTPError
 
@@ -50,6 +52,15 @@ def remember_java_functions(session: SparkSession) -> None:
     for name in ("functions", "PythonUtils", "org.apache.spark.sql.functions"):
         found = getattr(jvm, name)
         setattr(jvm, name, _RememberedClass(found._fqn, found._gateway_client))
+
+
+def silence_query_errors() -> None:
+    """Keep PySpark from printing each error of a query as JSON, with the stack of the JVM: it raises the error as well.
+
+    Steps report it in a sentence, so that the one who mistyped a name need not look for it in 20 kB of JSON.
+    """
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def write_no_checksums(session: SparkSession) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lake_assets.lake.project_root import find_project
 from lake_assets.lake.redaction import hide, hide_in, secrets_in
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.lake.signal_settings import SignalSettings
-from lake_assets.lake.yaml_text import YamlError, load
+from lake_assets.lake.yaml_text import YamlError, line_of, load, read_text
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
@@ -207,7 +207,7 @@ class LakeConfig(BaseSettings):
             return cls(**overrides)
         except ValidationError as error:
             where = str(file) if file else "the environment or arguments"
-            mistakes = "; ".join(hide_in(text) for _, text in setting_errors(cls, error))
+            mistakes = "; ".join(f"{hide_in(text)}{_set_at(at, file)}" for at, text in setting_errors(cls, error))
             raise ConfigError(f"lake configuration from {where}: {mistakes}") from error
         except SettingsError as error:
             raise ConfigError(
@@ -216,6 +216,15 @@ class LakeConfig(BaseSettings):
             ) from error
         finally:
             _file_values.reset(token)
+
+
+def _set_at(place: Sequence[int | str], file: Path | None) -> str:
+    """Return where a setting is set: in an environment variable, or on a line of the file; empty if unknown."""
+    variables = {"LAKE_" + "__".join(map(str, place[:n])).upper() for n in range(1, len(place) + 1)}
+    if found := next((name for name in os.environ if name.upper() in variables), None):
+        return f" (in the environment variable {found})"
+    node = load(read_text(file))[1] if file and place else None
+    return f" (line {line_of(node, place)})" if node is not None else ""
 
 
 class _FileSettings(PydanticBaseSettingsSource):
@@ -256,11 +265,9 @@ def _project_folder() -> list[Path]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = load(file.read_text(encoding="utf-8"))[0] or {}
+        content = load(read_text(file))[0] or {}
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: no valid YAML: not UTF-8 ({error.reason} at byte {error.start})") from None
     except YamlError as error:
         raise ConfigError(error.in_file(file)) from None
     if not isinstance(content, dict):

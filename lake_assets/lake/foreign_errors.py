@@ -75,6 +75,17 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
 _VALUE = re.compile(r"\[[A-Z][A-Z0-9_.]*\] [^\n]*SQLSTATE: 22[0-9A-Z]{3}")
 # The place within a text that Spark names at the end of a message.
 _POSITION = re.compile(r"(?:; | \()line (\d+),? pos \d+[);]*$")
+# By a part of the message of a client of a catalog, what it means.
+_REASONS = {
+    "Connection refused": "nothing listens there (connection refused)",
+    "Failed to resolve": "its host is not known",
+    "could not translate host name": "its host is not known",
+    "password authentication failed": "the server refuses the user or the password",
+    "timed out": "it does not answer in time",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate cannot be verified",
+}
+# Where the plan of a query begins in a message of the analyzer.
+_PLAN = re.compile(r";\n(?=['+A-Z])")
 _CARRIERS = (
     "TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS",
     "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS",
@@ -105,6 +116,20 @@ def wrapped_value_error(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error that is not empty: the text of Spark's parser begins with an empty one."""
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
+def catalog_problem(error: BaseException) -> str:
+    """Return in a few words why a catalog's client could not open it: clients wrap the reason several times."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("(Background on"))
+    return next((words for sign, words in _REASONS.items() if sign in text), text)
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error's class and text; of Spark's analyzer without the query plan that follows its message."""
+    text = str(error)
+    if type(error).__module__.startswith("pyspark."):
+        text = _PLAN.split(text, 1)[0].rstrip("; \n")
+    return f"{type(error).__name__}: {text}"
 
 
 def first_line_and_place(error: BaseException) -> tuple[str, int | None]:

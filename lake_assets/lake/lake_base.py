@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pydantic
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import (
     BadRequestError,
     NamespaceAlreadyExistsError,
@@ -19,20 +19,32 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.table import Table
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
-from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, LakeNotFoundError, TableNotFoundError
+from lake_assets.errors import (
+    CatalogUnavailableError,
+    CorruptMetadataError,
+    InvalidNameError,
+    LakeNotFoundError,
+    TableNotFoundError,
+)
 from lake_assets.lake import caching_catalog as catalogs
 from lake_assets.lake.caching_catalog import with_cache
 from lake_assets.lake.config import LakeConfig
+from lake_assets.lake.foreign_errors import catalog_problem
 from lake_assets.lake.lake_place import check_place
-from lake_assets.lake.names import TableId, folder_of, nearest
+from lake_assets.lake.names import TableId, folder_of, nearest, nearest_table
 from lake_assets.lake.redaction import hide, hide_in
 from lake_assets.lake.spark_session import adopt_session, another_session, open_session, set_all
 from lake_assets.runtime.private_files import make_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# What PyIceberg and SQLAlchemy say of a URI of an unknown kind.
+_NO_DATABASE = ("Can't load plugin", "Could not infer the catalog type")
+_CATALOG_ADVICE = "check that its server runs, and `catalog` in the lake's configuration (uri, credentials)"
 
 
 class LakeBase:
@@ -105,9 +117,32 @@ class LakeBase:
                 "lake_assets runs in"
             ) from error
         except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as error:
-            where = hide_in(uri) or hide(properties)
-            message = f"the Iceberg catalog at {where} cannot be opened: {self.config.hidden(error)}"
-            raise CatalogUnavailableError(message) from None
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> CatalogUnavailableError:
+        """Return the error about a catalog that cannot be opened: where it is, why, and what to look at."""
+        properties = self.config.catalog
+        uri = properties.get("uri", "")
+        why, advice = self.config.hidden(catalog_problem(error)), _CATALOG_ADVICE
+        known = [kind.value for kind in CatalogType if kind is not CatalogType.IN_MEMORY]
+        if (kind := properties.get("type")) not in (*known, CatalogType.IN_MEMORY.value, None):
+            why, advice = (
+                f"no catalog has the type {kind!r}{nearest(str(kind), known)}",
+                "write sql, rest, hive or glue",
+            )
+        elif any(sign in why for sign in _NO_DATABASE) or isinstance(error, ArgumentError):
+            why = f"{uri.partition(':')[0]}: names no kind of catalog or database"
+            advice = (
+                "write `catalog: uri` as postgresql+psycopg2://user@host:5432/database or sqlite:////folder/file.db"
+            )
+        elif self.config.is_embedded:
+            file = _sqlite_file(uri)
+            denied = isinstance(error, PermissionError) or "readonly" in why or "unable to open" in why
+            why = f"this user may not write {file} and its folder" if denied else why
+            advice = "get the right to write there, or name another lake in LAKE_HOME or LAKE_CONFIG"
+        return CatalogUnavailableError(
+            f"the Iceberg catalog at {hide_in(uri) or hide(properties)} cannot be opened: {why}: {advice}"
+        )
 
     def spark(self) -> SparkSession:
         """Return the Spark session; its catalog has the configured name (`lake`)."""
@@ -161,6 +196,18 @@ class LakeBase:
                 "VARIANT can only be read through a SQL catalog; register the table in one, or drop the column. "
                 "Otherwise restore the metadata file from a backup"
             ) from error
+
+    def named(self, text: str) -> TableId:
+        """Return the table that a user names.
+
+        Raises:
+            InvalidNameError: it is no name, such as one without a layer; names the tables that may be meant.
+        """
+        try:
+            return TableId.parse(text)
+        except InvalidNameError as error:
+            known = [t for n in self.namespaces() for t in self.tables(n)] if self.is_there else []
+            raise InvalidNameError(f"{error}{nearest_table(text, known)}") from None
 
     def find(self, name: str | TableId) -> Table | None:
         """Load the PyIceberg table; None if it does not exist."""

@@ -94,7 +94,8 @@ class TableId:
         given: object = text
         parts = text if isinstance(text, tuple) else _split(text) if isinstance(given, str) else ()
         if len(parts) < 2 or not all(parts):
-            raise InvalidNameError(f"{text!r} is not a table name: write namespace.table, for example final.users")
+            example = f"final.{parts[0]}" if len(parts) == 1 and parts[0].isidentifier() else "final.users"
+            raise InvalidNameError(f"{text!r} is not a table name: write namespace.table, for example {example}")
         return cls(tuple(parts[:-1]), parts[-1])
 
     @property
@@ -108,6 +109,23 @@ class TableId:
 
     def __str__(self) -> str:
         return ".".join(quote(p) if "." in p or "`" in p else p for p in self.parts)
+
+
+# The layers, those that people mean first.
+_LAYERS = ("final", "agg", "staging", "raw")
+
+
+def nearest_table(text: str, tables: Iterable[TableId]) -> str:
+    """Return ` (did you mean X or Y?)` for a table whose name is mistyped, or lacks its layer; empty if none is
+    similar: `user` -> ` (did you mean final.users or staging.users?)`."""
+    known = sorted(tables, key=lambda t: _LAYERS.index(t.namespace[0]) if t.namespace[0] in _LAYERS else len(_LAYERS))
+    if "." in text:
+        return nearest(text, map(str, known))
+    close = (
+        [text] if any(t.name == text for t in known) else difflib.get_close_matches(text, [t.name for t in known], 1)
+    )
+    meant = list(dict.fromkeys(str(t) for t in known if t.name in close))
+    return f" (did you mean {' or '.join(meant)}?)" if meant else ""
 
 
 def folder_of(part: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from lake_assets.lake.names import nearest
 from lake_assets.lake.redaction import hide
 
 Place = tuple[int | str, ...]
@@ -16,6 +17,8 @@ Place = tuple[int | str, ...]
 _MAX_SHOWN = 60
 # Names of the branches of a union, which pydantic puts into the location of an error.
 _BRANCH = re.compile(r"str|int|float|bool|(list|dict|tuple)\[.*")
+# Kinds of files that are taken for formats of change events.
+_FILE_KINDS = ("csv", "json", "jsonl", "parquet", "avro", "orc", "xml")
 _EXPECTED = {
     "string_type": "text",
     "list_type": "a list",
@@ -29,6 +32,11 @@ _EXPECTED = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "path_type": "a path",
+}
+# What the patterns of settings mean.
+_PATTERNS = {
+    r"^\w+$": "letters, digits and `_` only",
+    r"^[A-Za-z_]\w*$": "letters, digits and `_` only, not a digit first",
 }
 
 
@@ -45,7 +53,22 @@ def setting_errors(model: type[BaseModel], error: ValidationError, content: obje
         place: Place = details["loc"]
         branch = next((i for i, part in enumerate(place) if isinstance(part, str) and _BRANCH.fullmatch(part)), None)
         by_place.setdefault(place if branch is None else place[:branch], []).append(details)
-    return [(place, text) for place, several in by_place.items() for text in _texts(model, place, several, content)]
+    return [
+        (place, text)
+        for place, several in _without_consequences(model, by_place)
+        for text in _texts(model, place, several, content)
+    ]
+
+
+def _without_consequences(
+    model: type[BaseModel], by_place: dict[Place, list[Any]]
+) -> Iterator[tuple[Place, list[Any]]]:
+    """Yield the mistakes, without the missing settings that were written beside them with a mistyped name."""
+    unknown = [place for place, several in by_place.items() if several[0]["type"] == "extra_forbidden"]
+    meant = {(*place[:-1], near) for place in unknown if (near := _nearest_setting(model, place))}
+    for place, several in by_place.items():
+        if several[0]["type"] != "missing" or place not in meant:
+            yield place, several
 
 
 def _texts(model: type[BaseModel], place: Place, several: Sequence[Any], content: object) -> list[str]:
@@ -60,7 +83,9 @@ def _texts(model: type[BaseModel], place: Place, several: Sequence[Any], content
     elif len(several) > 1 or expected:
         message = f"expected {' or '.join(expected)}{_value(first)}" if expected else message
     elif kind == "literal_error":
-        message = f"expected {first['ctx']['expected']}{_value(first)}"
+        message = f"expected {first['ctx']['expected']}{_value(first)}{_nearest_word(first)}"
+    elif kind == "string_pattern_mismatch" and first["ctx"]["pattern"] in _PATTERNS:
+        message = f"expected {_PATTERNS[first['ctx']['pattern']]}{_value(first)}"
     elif kind != "value_error":
         message += _value(first)
     return [f"{at}: {text}" if at else text for text in message.splitlines()]
@@ -93,10 +118,29 @@ def _value(details: Any) -> str:
 
 def _suggestion(model: type[BaseModel], place: Place) -> str:
     """Suggest the most similar setting; without one, list all."""
-    names = list(dict.fromkeys(name for m in _models_at(model, place[:-1]) for name in m.model_fields))
-    if near := difflib.get_close_matches(str(place[-1]), names, n=1):
-        return f"; did you mean `{near[0]}`?"
+    if near := _nearest_setting(model, place):
+        return f"; did you mean `{near}`?"
+    names = _settings_at(model, place)
     return f"; known settings: {', '.join(names)}" if names else ""
+
+
+def _nearest_setting(model: type[BaseModel], place: Place) -> str | None:
+    near = difflib.get_close_matches(str(place[-1]), _settings_at(model, place), n=1)
+    return near[0] if near else None
+
+
+def _settings_at(model: type[BaseModel], place: Place) -> list[str]:
+    return list(dict.fromkeys(name for m in _models_at(model, place[:-1]) for name in m.model_fields))
+
+
+def _nearest_word(details: Any) -> str:
+    """Suggest the most similar of the words that a setting may have; of several as similar, all: `v1` and `v2`."""
+    words = re.findall(r"'([^']*)'", details["ctx"]["expected"])
+    value = details["input"]
+    if value in _FILE_KINDS and "change-set" in words:
+        return ", the kind of a file, which follows from its name: `format` tells what its rows mean"
+    longer = [w for w in words if isinstance(value, str) and value and w.startswith(f"{value}-")]
+    return f" (did you mean {' or '.join(longer)}?)" if longer else nearest(str(value), words)
 
 
 def _models_at(annotation: Any, place: Sequence[int | str]) -> Iterator[type[BaseModel]]:

@@ -289,11 +289,12 @@ def adopt_session(session: SparkSession, config: LakeConfig, *, is_own: bool = F
     Args:
         is_own: whether its JVM serves nobody else: then it writes no checksum files.
     """
-    from lake_assets.lake._compat import remember_java_functions, write_no_checksums
+    from lake_assets.lake._compat import remember_java_functions, silence_query_errors, write_no_checksums
 
     # Each step of a run does this, since other code may have changed, for example, the session's time zone.
     set_all(session, catalog_conf(config))
     remember_java_functions(session)
+    silence_query_errors()
     if is_own:
         write_no_checksums(session)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,40 @@ import yaml
 
 # Far more values than settings have. Values repeated by aliases count each time.
 MAX_VALUES = 1_000_000
+
+
+# By a part of PyYAML's message, what the usual mistake is and what to write.
+_ADVICE = {
+    "'\\t' that cannot start": "indent with spaces, since YAML allows no tabs there",
+    "mapping values are not allowed": "look for a `name:value` without a space after its colon just before, for a "
+    "wrong indentation, and for text with `: ` that is not in quotes",
+    "expected <block end>": "indent the entries of one list, or the settings of one entry, alike",
+    "while scanning an alias": 'put text that begins with `*` in quotes: "*"',
+    "while scanning an anchor": "put text that begins with `&` in quotes",
+    "but found another document": "keep one document per file, and remove the line `---` between them",
+    "that cannot start any token": "put text that begins with this character in quotes",
+    "found unexpected end of stream": "a quote or bracket is not closed",
+    "could not find expected ':'": "write settings as `name: value`",
+    "'<stream end>'": "a quote or bracket is not closed",
+}
+
+
+def _advice(problem: str) -> str:
+    return next((f": {advice}" for part, advice in _ADVICE.items() if part in problem), "")
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a YAML file.
+
+    Raises:
+        YamlError: it is not in UTF-8.
+        OSError: it cannot be read.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        why = f"no valid YAML: not UTF-8 ({e.reason} at byte {e.start}): save the file in UTF-8"
+        raise YamlError((e.object.count(b"\n", 0, e.start) + 1, why)) from None
 
 
 class YamlError(Exception):
@@ -46,7 +80,8 @@ def load(text: str) -> tuple[Any, yaml.Node | None]:
         return content, node
     except yaml.MarkedYAMLError as e:
         problem = ": ".join(filter(None, (e.context, e.problem)))
-        raise YamlError((e.problem_mark.line + 1 if e.problem_mark else None, f"no valid YAML: {problem}")) from None
+        line = e.problem_mark.line + 1 if e.problem_mark else None
+        raise YamlError((line, f"no valid YAML: {problem}{_advice(problem)}")) from None
     except (yaml.YAMLError, ValueError) as e:
         raise YamlError((None, f"no valid YAML: {getattr(e, 'reason', type(e).__name__)}")) from None
     except RecursionError:
@@ -142,3 +177,24 @@ def _duplicates(node: yaml.Node, seen: set[int]) -> Iterator[tuple[int, str]]:
                 names.add(key.value)
     for inner in _children(node):
         yield from _duplicates(inner, seen)
+
+
+def line_of(node: yaml.Node | None, path: Sequence[Any]) -> int:
+    """Return the line of a setting, or of the nearest enclosing one in the file."""
+    line = 1
+    for step in path:
+        if node is None:
+            break
+        line = node.start_mark.line + 1
+        child = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(step):
+                    line, child = key.start_mark.line + 1, value
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            child = node.value[step]
+            line = child.start_mark.line + 1
+        if child is None:
+            break
+        node = child
+    return line

@@ -14,6 +14,7 @@ from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.ingest.raw_tables import offsets
 from lake_assets.journal import step_journal
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.foreign_errors import error_text
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import observed_steps
@@ -67,7 +68,7 @@ class Pipeline:
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
         texts = _model_texts(config, path)
         try:
-            declared = (*load_models(files), *models)
+            declared = (*load_models(files, mistakes), *models)
         except PipelineError as e:
             if mistakes is None:
                 raise
@@ -319,6 +320,6 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
         if is_interrupted(e):
             raise KeyboardInterrupt from e
         return Outcome(
-            str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began,
+            str(spec.table), "failed", error=error_text(e), exception=e, seconds=time.monotonic() - began,
             audits=e.findings if isinstance(e, AuditFailedError) else (),
         )  # fmt: skip

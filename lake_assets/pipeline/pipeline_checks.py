@@ -21,6 +21,7 @@ from lake_assets.ingest.staging.staging_columns import check_source
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import spelled
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
@@ -34,7 +35,7 @@ from lake_assets.tables.audits.audit_evaluation import NO_KEY
 from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Audit, Relationship, Unique
 from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.schema_changes import is_former
-from lake_assets.tables.writing.table_ddl import key_in
+from lake_assets.tables.writing.table_ddl import check_owner_in, key_in
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def check(pipeline: Pipeline, lake: LakeBase) -> CheckResult:
     """
     checks = _Checks(pipeline, lake)
     problems = [line for mistake in checks.mistakes for line in str(mistake).splitlines()]
+    problems += checks.of_owners()
     problems += checks.of_sources()
     problems += checks.of_models()
     problems += checks.of_jobs()
@@ -153,6 +155,18 @@ class _Checks:
             if named := spec.names_columns_in:
                 settings.append(f"{', '.join(named)} of {spec.table}: {_missing([str(spec.table)])}")
         return settings
+
+    def of_owners(self) -> list[str]:
+        """Return the tables of the lake that are declared here and belong to another pipeline."""
+        problems: list[str] = []
+        for spec in self.specs:
+            existing = self.lake.find(spec.table)
+            if existing is not None and existing.properties.get(PIPELINE_PROPERTY) not in (None, spec.pipeline):
+                try:
+                    check_owner_in(existing, spec.table, spec.pipeline)
+                except TableClaimedError as e:
+                    problems.append(str(e))
+        return problems
 
     def of_jobs(self) -> list[str]:
         """Return missing tables and columns in the `full` of jobs; the columns only if all of its tables are known."""
@@ -357,7 +371,9 @@ def _audit_problems(
     """
     problems: list[str] = []
     if own and (missing := [c for c in audit.spelled_as(own).columns if c not in own]):
-        problems.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
+        problems.append(
+            f"{at} names {', '.join(missing)}{nearest(missing[0], own)}, and the table has {', '.join(own)}"
+        )
     if isinstance(audit, Relationship) and (others := columns[audit.table]) and audit.other not in others:
         problems.append(f"{at}: no column {audit.other}: {audit.table} has {', '.join(others)}")
     if isinstance(audit, Assertion) and own:

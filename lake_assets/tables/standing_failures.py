@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.foreign_errors import error_text
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.runtime.private_files import make_private, write_private
 
@@ -46,7 +47,7 @@ class Failure:
 
 def note(lake: LakeBase, table: TableId, pipeline: str, file: Path | None, error: Exception) -> None:
     """Note that a step of a table failed. What prevents the note itself is logged: the error is raised in any case."""
-    text = lake.config.hidden(f"{type(error).__name__}: {error}")
+    text = lake.config.hidden(error_text(error))
     path = str(file.absolute()) if file else ""
     failure = Failure(str(table), pipeline, path, text, time.time(), _state_of(lake, str(table)))
     target = _file_of(lake, str(table))

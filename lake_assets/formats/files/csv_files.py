@@ -68,7 +68,19 @@ def csv_records(file: RecordFile, limits: Limits = DEFAULT_LIMITS) -> Iterator[R
     except (EOFError, zlib.error) as e:
         raise TruncatedInputError(f"{file}, after line {line}: the compressed stream is cut or damaged ({e})") from e
     except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
-        raise MalformedRecordError(f"{file}, after line {line}: no CSV with one header line ({e})") from e
+        raise MalformedRecordError(f"{file}, after line {line}: {_why_unreadable(e)}") from e
+
+
+def _why_unreadable(error: Exception) -> str:
+    """Return why a file is no CSV, and what to write instead."""
+    text = str(error)
+    if isinstance(error, gzip.BadGzipFile):
+        return f"its name ends in .gz, but it is not compressed ({text}): compress it, or land it as .csv"
+    if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
+        return f"not UTF-8 ({text}): write the file in UTF-8; perhaps it is in Latin-1 or Windows-1252"
+    if text == "Empty CSV file":
+        return "the file is empty: a CSV file begins with a header line"
+    return f"no CSV with one header line ({text})"
 
 
 def _csv_rows(file: RecordFile, limits: Limits, longest: int | None = None) -> Iterator[Record]:
@@ -158,10 +170,17 @@ def _header(file: RecordFile, limits: Limits, longest: int | None) -> list[str]:
         source = io.BufferedReader(RowFilter(stream, thresholds.CSV_BYTES_A_BLOCK, KEPT)) if longest else stream
         read = pa_csv.ReadOptions(block_size=thresholds.CSV_BYTES_A_BLOCK + 1)
         names: list[str] = pa_csv.open_csv(source, read_options=read, parse_options=parse).schema.names
+    if len(names) == 1 and (separator := next((s for s in _OTHER_SEPARATORS if s in names[0]), None)):
+        raise MalformedRecordError(
+            f"{file}, line 1: the header's fields are separated by {_OTHER_SEPARATORS[separator]}, so they are one "
+            f"column {names[0]!r}: write the file with commas"
+        )
     check_column_names(file, names)
     return names
 
 
+# What other programs separate fields by.
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "`|`"}
 _CHUNK = 1 << 20
 # Outside quotes: the end of a row, a quote that begins a field, a comma at the end of the chunk.
 _SPECIAL = re.compile(rb'[\r\n]|,(?:"|\Z)')

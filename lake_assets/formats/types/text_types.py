@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.lake.names import literal
+from lake_assets.lake.names import literal, nearest
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ def normal(kind: str) -> str:
     match = _DECIMAL.fullmatch(text)
     if match and 0 <= int(match[2]) <= int(match[1]) <= 38 and int(match[1]):
         return f"decimal({int(match[1])},{int(match[2])})"
+    near = nearest(text, (*_CASTS, "string", "binary", "decimal"))
     raise UnsupportedEventError(
-        f"{kind!r} is not a type that can be declared: use {', '.join(sorted(_CASTS))}, decimal(p,s), string, "
+        f"{kind!r} is not a type that can be declared{near}: use {', '.join(sorted(_CASTS))}, decimal(p,s), string, "
         "binary or array<...> of these"
     )
 

@@ -30,7 +30,18 @@ def nothing_arrived(landing: Landing, home: Path) -> tuple[Literal["waiting", "n
     where = " (a relative `landing` is below the home of the lake)" if path and path.is_relative_to(home) else ""
     if path and not path.exists():
         return "waiting", f"the folder {path} does not exist yet{where}"
-    return "nothing", f"no file has arrived in {landing} yet{where}"
+    return "nothing", f"no file has arrived in {landing} yet{where}{_inner_folders(landing)}"
+
+
+def _inner_folders(landing: Landing) -> str:
+    """Say that the files of inner folders are not read, if a landing's folder holds nothing but folders."""
+    if landing.path is None or landing.segments or not os.access(landing.path, os.R_OK | os.X_OK):
+        return ""
+    with os.scandir(landing.path) as entries:
+        inner = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith((".", "_")))
+    if not inner:
+        return ""
+    return f": its folders ({', '.join(inner[:3])}{', ...' if len(inner) > 3 else ''}) are not read, only its own files"
 
 
 def listing(landing: Landing, options: Mapping[str, str], after: Mapping[str, str] | None = None) -> list[RecordFile]:

@@ -28,6 +28,8 @@ from lake_assets.formats.format_base import is_too_deep
 from lake_assets.lake import thresholds
 from lake_assets.tables.specs import BatchSize
 
+# What ZIP archives begin with.
+_ZIP = b"PK\x03\x04"
 # First bytes of files that are not UTF-8.
 _HINTS = {
     b"\x1f\x8b": ". It starts like a gzip stream: give it a name that ends in .gz",
@@ -89,6 +91,11 @@ def lines(file: RecordFile, limits: Limits) -> Iterator[Record]:
             while raw := stream.readline(limits.record + 2):
                 number += 1
                 if number == 1:
+                    if raw.startswith(_ZIP):
+                        raise MalformedRecordError(
+                            f"{file} is a ZIP archive, as files of Excel are: nothing of it was landed. Deliver JSON "
+                            "lines, .csv or .parquet instead"
+                        )
                     first_bytes, raw = raw[:2], raw.removeprefix(codecs.BOM_UTF8)
                     if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and b"\0" in raw[2:4]:
                         raise MalformedRecordError(f"{file} is no JSON in UTF-8{_HINTS[first_bytes]}. {_NOT_LANDED}")

@@ -19,7 +19,7 @@ from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.event_model import MANY, Boundary, Keyed, SnapshotRow
 from lake_assets.formats.files.limited_files import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, decode, schema_key
-from lake_assets.formats.registry import without_nested_text
+from lake_assets.formats.registry import other_format, without_nested_text
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import ROUTES_PROPERTY, routes_of, stored
 from lake_assets.ingest.records import rejects
@@ -92,7 +92,7 @@ def route(
         record, plain = without_nested_text(event_format, text, record, depth)
         tables = event_format.routes(record, table)
     except InputError as e:
-        return Routed(problem=str(e))
+        return Routed(problem=f"{e}{other_format(event_format, text)}")
     boundary, keyed = event_format.boundary(record), event_format.keyed(record)
     is_tombstone = keyed is not None and keyed.kind == "tombstone"
     if not tables and not is_tombstone:

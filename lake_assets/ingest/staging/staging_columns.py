@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import TableClaimedError
+from lake_assets.errors import KeyMissingError, TableClaimedError
 from lake_assets.formats.event_model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
@@ -18,6 +18,7 @@ from lake_assets.ingest.records.parsing import Parsed
 from lake_assets.ingest.records.record_plans import key_changed
 from lake_assets.ingest.staging.due_records import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.names import nearest
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
 from lake_assets.tables.writing.publication import Commit
 from lake_assets.tables.writing.table_ddl import (
@@ -129,11 +130,23 @@ def make(commit: Commit, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> 
 
     Raises:
         ConcurrentWriteError: another run has created it meanwhile.
+        KeyMissingError: the records have no column of the declared key.
     """
+    check_key(spec, parsed.key, rows.columns)
     source = {SOURCE_TABLE_PROPERTY: str(spec.source_table)}
     own = {**source, **properties_of(spec, parsed.key_set), **spec.properties}
     definition = definition_of(spec.pipeline, parsed.key, own)
     replace_table(commit, rows, definition, sort_by=parsed.key, partitioned_by=PARTITIONED_BY)
+
+
+def check_key(spec: StagingSpec, key: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise KeyMissingError if the records of a table do not have the columns of its key."""
+    if missing := [k for k in key if k not in columns]:
+        own = [c for c in columns if c not in TECHNICAL and c != BAD]
+        raise KeyMissingError(
+            f"{spec.table}: no column {', '.join(missing)}{nearest(missing[0], own)} in the records of "
+            f"{spec.source_table}, which have {', '.join(own)}: correct its `key` in the pipeline"
+        )
 
 
 def columns_in(rows: DataFrame) -> dict[str, str]:

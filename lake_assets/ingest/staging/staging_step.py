@@ -17,7 +17,7 @@ from lake_assets.capture import capture
 from lake_assets.errors import RecordsGoneError, Refused
 from lake_assets.formats.event_model import POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.raw_tables import arrived
+from lake_assets.ingest.raw_tables import arrived, routes_of
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
@@ -40,6 +40,7 @@ from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from lake_assets.ingest.staging.tombstone_events import with_deletes
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
+from lake_assets.lake.names import nearest
 from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.outcome import Absorbed, Outcome
@@ -104,7 +105,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             due.check_kept()
             return due.after_rollback()
         if table is None:
-            return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
+            return Outcome(name, "waiting", why=nothing_yet(spec, raw))
         return Outcome(name, "nothing")
 
     def absorb(self, lake: LakeBase, pins: Pins, *, rebuild: bool = False) -> Outcome:
@@ -151,8 +152,9 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             if due.window.left:
                 # Without a table there is no watermark, so the next run would read the same batch again.
                 return replace(self, spec=replace(spec, batch=spec.batch.doubled)).stage(lake)
-            why = "no event of it could be read" if written.rejected else "no event has arrived yet"
-            return Outcome(name, "waiting", (absorbed,), why=f"{spec.source_table}: {why}", details=details)
+            unread = f"{spec.source_table}: no event of it could be read"
+            why = unread if written.rejected else nothing_yet(spec, due.raw)
+            return Outcome(name, "waiting", (absorbed,), why=why, details=details)
         if written.events is None:
             TableWriter(due.commit).nothing()
             return Outcome(
@@ -232,6 +234,12 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             outcome, status="absorbed", strategy=outcome.strategy or "none",
             why="; ".join(filter(None, (why, outcome.why))), details=outcome.details | details_of(inexact),
         )  # fmt: skip
+
+
+def nothing_yet(spec: StagingSpec, raw: Table) -> str:
+    """Return that no event of a source table has arrived, with the table of the stream that may be meant."""
+    near = nearest(str(spec.source_table), map(str, routes_of(raw)))
+    return f"{spec.source_table}: no event has arrived yet{near}"
 
 
 def _renamed(commit: Commit, spec: StagingSpec, began: float) -> Outcome:

@@ -34,6 +34,7 @@ from lake_assets.ingest.staging.due_records import generation_of, properties_of
 from lake_assets.ingest.staging.exactness import at_limit
 from lake_assets.ingest.staging.staging_columns import (
     PARTITIONED_BY,
+    check_key,
     columns_in,
     make,
     prepare,
@@ -192,6 +193,7 @@ class StagingWriter:
                 GENERATION_PROPERTY: str(generation_of(table) + 1),
             }
             rows = good.select(*(F.col(quote(c)) for c in columns_in(good)))
+            check_key(spec, key, rows.columns)
             replace_table(commit, rows, properties, sort_by=key, partitioned_by=PARTITIONED_BY)
             return []
 

@@ -76,6 +76,10 @@ class ModelPlan:
         return len(combining) - (1 if self.retraction and isinstance(combining[0], Aggregate) else 0)
 
 
+# What a query begins with.
+_QUERY_WORDS = ("SELECT", "WITH")
+
+
 def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
     """Parse the query of a model.
 
@@ -88,14 +92,12 @@ def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
     try:
         statements = parse_statements(sql)
     except SqlSyntaxError as e:
-        what = e.text
+        what = f"{e.text}{nearest(_first_word(sql), _QUERY_WORDS) if _first_word(sql) not in _QUERY_WORDS else ''}"
         if is_maintained and "{{" in sql:
             what = f"{what}: templates are for models that declare how their rows are applied, with `write`"
         raise model_error(name, [(e.line, what)]) from e
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise ModelError(
-            f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
-        )
+        raise ModelError(f"model {name}: expected one SELECT, found {_other_than_select(sql, statements)}")
     query = statements[0]
     if other := misread(sql):
         raise ModelError(f"model {name}: its SQL has {other}")
@@ -105,6 +107,24 @@ def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
             "one: read the value from a column instead"
         )
     return query
+
+
+def _other_than_select(sql: str, statements: Sequence[exp.Expr | None]) -> str:
+    """Describe the statements of a model that are not one SELECT, and what to write."""
+    if len(statements) > 1:
+        return f"{len(statements)} statements: keep one, and make each other SELECT a model of its own"
+    if not statements or statements[0] is None:
+        return "no statement: write the SELECT that gives the table's rows"
+    word = _first_word(sql)
+    return f"{word}{nearest(word, _QUERY_WORDS)}: write the SELECT alone, since a step creates and writes the table"
+
+
+def _first_word(sql: str) -> str:
+    """Return the first word of a statement in upper case, without comments before it; empty if there is none."""
+    try:
+        return next((t.text.upper() for t in sqlglot.tokenize(sql, dialect=DIALECT)), "")
+    except SqlglotError:
+        return ""
 
 
 def fingerprint(query: exp.Query, sql: str = "") -> str:

@@ -10,6 +10,7 @@ import dagster as dg
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
+from lake_assets.lake.foreign_errors import error_text
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource, session_of
 
 _shared_session_lock = threading.Lock()
@@ -50,7 +51,7 @@ def fail(context: Context, error: LakeError, attempted: str = "") -> NoReturn:
     retry(context, error)
     metadata: dict[str, Any] = {"error": type(error).__name__, "permanent": error.permanent}
     metadata |= {ATTEMPTED: attempted} if attempted else {}
-    raise dg.Failure(f"{type(error).__name__}: {error}", metadata=metadata, allow_retries=False) from error
+    raise dg.Failure(error_text(error), metadata=metadata, allow_retries=False) from error
 
 
 def retry(context: Context, error: BaseException | None) -> None:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from lake_assets.errors import LakeError, ModelError, PipelineError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.names import nearest
+from lake_assets.lake.names import nearest_table
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.lake.user_modules import import_file
 from lake_assets.models.python.model_inputs import Affected
@@ -51,8 +51,11 @@ def python_files(declared: Sequence[Path], folder: Path | None) -> list[Path]:
     return [default] if default and default.is_file() else []
 
 
-def load_models(files: Sequence[Path]) -> tuple[PythonModel, ...]:
+def load_models(files: Sequence[Path], without: list[str] | None = None) -> tuple[PythonModel, ...]:
     """Import files and return the models that they declare, in their order.
+
+    Args:
+        without: where to add a mistake for each file that declares no model.
 
     Raises:
         PipelineError: files cannot be imported; says of each where it failed.
@@ -61,7 +64,11 @@ def load_models(files: Sequence[Path]) -> tuple[PythonModel, ...]:
     mistakes: list[str] = []
     for file in files:
         try:
-            models |= {id(m): m for m in vars(_imported(file)).values() if isinstance(m, PythonModel)}
+            found = {id(m): m for m in vars(_imported(file)).values() if isinstance(m, PythonModel)}
+            # A file with the default name may be of another program.
+            if not found and without is not None and "lake_assets" in file.read_text(encoding="utf-8"):
+                without.append(f"{file} declares no model: put `@model(...)` of lake_assets above each function")
+            models |= found
         except LakeError as e:
             mistakes.append(str(e))
     if mistakes:
@@ -185,10 +192,10 @@ def _table_of(lake: LakeBase, model: PythonModel, parameter: str, declared: Sequ
         existing = [t for n in lake.namespaces() if n != ("icdc",) for t in lake.tables(n)]
         matches = [t for t in existing if t.name == parameter and t != model.table]
         if not matches:
-            names = [str(t) for t in (*declared, *existing)]
+            near = nearest_table(parameter, (*declared, *existing))
             raise PipelineError(
-                f"{where}: no table is called {parameter!r}{nearest(parameter, names)}: name the table of this "
-                f'parameter: inputs={{"{parameter}": "layer.name"}}'
+                f"{where}: no table is called {parameter!r}{near}: name the table of this parameter: "
+                f'inputs={{"{parameter}": "layer.name"}}'
             )
     if len(matches) > 1:
         raise PipelineError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
+
+from lake_assets.lake.yaml_text import line_of
 
 Place = tuple[int | str, ...]
 
@@ -43,24 +43,3 @@ def child(node: yaml.Node | None, *names: str) -> yaml.Node | None:
         entries = node.value if isinstance(node, yaml.MappingNode) else []
         node = next((v for k, v in entries if isinstance(k, yaml.ScalarNode) and k.value == name), None)
     return node
-
-
-def line_of(node: yaml.Node | None, path: Sequence[Any]) -> int:
-    """Return the line of a setting, or of the nearest enclosing one in the file."""
-    line = 1
-    for step in path:
-        if node is None:
-            break
-        line = node.start_mark.line + 1
-        child = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(step):
-                    line, child = key.start_mark.line + 1, value
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            child = node.value[step]
-            line = child.start_mark.line + 1
-        if child is None:
-            break
-        node = child
-    return line

@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake.names import nearest
 from lake_assets.lake.setting_errors import setting_errors
-from lake_assets.lake.yaml_text import YamlError, load
+from lake_assets.lake.yaml_text import YamlError, load, read_text
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, pipeline_of_job
 from lake_assets.pipeline.config.setting_lines import line_of
@@ -60,9 +61,11 @@ def read_settings(path: Path) -> Settings:
         PipelineError: the file is missing, not YAML, or not a pipeline.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise PipelineError(f"cannot read the pipeline {path}: {e}") from e
+        text = read_text(path)
+    except OSError as e:
+        raise PipelineError(f"cannot read the pipeline {path}: {e.strerror}") from e
+    except YamlError as e:
+        raise PipelineError(e.in_file(path)) from e
     wrong: list[tuple[int | None, str]] = []
     try:
         content, node = load(text)
@@ -178,7 +181,10 @@ def _shape(content: Any) -> str:
     if content is None:
         return "an empty file"
     if not isinstance(content, dict):
-        return f"a {type(content).__name__}"
+        return {"str": "text", "list": "a list"}.get(type(content).__name__, f"a {type(content).__name__}")
     kind = content.get("type")
-    listed = ", ".join(map(str, content))
-    return f"`type: {kind}`" if kind not in (None, COMPONENT, JOB) else f"only these settings at the top: {listed}"
+    if kind not in (None, COMPONENT, JOB):
+        return f"`type: {kind}`{nearest(str(kind), (COMPONENT, JOB))}"
+    lacking = [name for name in ("type", "attributes") if name not in content]
+    listed = (f"{name}{nearest(str(name), lacking)}" for name in content)
+    return f"only these settings at the top: {', '.join(listed)}"
