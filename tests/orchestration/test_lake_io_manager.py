@@ -89,7 +89,9 @@ def test_a_run_of_partitions_gets_their_rows(
 
 
 def test_other_annotations_are_refused(table: None) -> None:
-    with pytest.raises(Exception, match=r"lake tables are given as duckdb.DuckDBPyRelation, pandas.DataFrame, .* int"):
+    with pytest.raises(
+        Exception, match=r"lake tables are given as duckdb.DuckDBPyRelation, pandas.DataFrame, .* builtins.int;"
+    ):
         load(int)
 
 

@@ -52,9 +52,10 @@ class LakeIOManager(dg.ConfigurableIOManager):
         """
         kind = _name_of(context.dagster_type.typing_type)
         if kind not in _FORMS:
+            forms = ", ".join(sorted(name for name in _FORMS if name))
             raise ConfigError(
-                f"parameter {context.name}: lake tables are given as {', '.join(sorted(n for n in _FORMS if n))}, not as "
-                f"{kind}; for Spark, use the resource `pyspark` (docs/dagster.md)"
+                f"parameter {context.name}: lake tables are given as {forms}, not as {kind}; for Spark, use the "
+                "resource `pyspark` (docs/dagster.md)"
             )
         lake = Lake(LakeConfig.load())
         try:
@@ -77,8 +78,8 @@ class LakeIOManager(dg.ConfigurableIOManager):
 
 
 def _name_of(annotation: Any) -> str:
-    """Return `package.Class` of an annotation; empty without one."""
-    is_class = isinstance(annotation, type)
+    """Return `package.Class` of an annotation; empty without one, or if anything may come."""
+    is_class = isinstance(annotation, type) and annotation is not Any
     return f"{annotation.__module__.partition('.')[0].lstrip('_')}.{annotation.__name__}" if is_class else ""
 
 
@@ -109,9 +110,8 @@ def _chosen(context: dg.InputContext, table: Table) -> BooleanExpression:
     upstream = context.upstream_output
     column = (upstream.definition_metadata or {}).get(PARTITION_EXPR) if upstream else None
     if column is None:
-        raise ConfigError(
-            f"{context.asset_key.to_user_string()} has partitions, and no {PARTITION_EXPR} in its metadata"
-        )
+        name = context.asset_key.to_user_string()
+        raise ConfigError(f"{name} has partitions, and its metadata has no {PARTITION_EXPR}: name their column there")
     partitions, kind = context.asset_partitions_def, table.schema().find_type(str(column))
     keys = list(context.asset_partition_keys)
     if isinstance(partitions, dg.TimeWindowPartitionsDefinition):
