@@ -6,10 +6,11 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import LakeError
-from lake_assets.lake import LakeConfig
+from lake_assets.lake import LakeConfig, TableId
 from lake_assets.orchestration.asset_names import asset_key, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
+from lake_assets.orchestration.shown_values import shown
 from lake_assets.pipeline import ModelSpec, Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import Verification, verify
@@ -39,23 +40,23 @@ def check_specs(spec: Spec) -> list[dg.AssetCheckSpec]:
 def check_results(spec: Spec, findings: Iterable[Finding]) -> list[dg.AssetCheckResult]:
     """Convert the findings about a table to check results."""
     return [
-        dg.AssetCheckResult(asset_key=asset_key(spec.table), check_name=finding.audit, **_verdict(finding))
+        dg.AssetCheckResult(asset_key=asset_key(spec.table), check_name=finding.audit, **_verdict(spec, finding))
         for finding in findings
     ]
 
 
 def evaluation(spec: Spec, finding: Finding) -> dg.AssetCheckEvaluation:
     """Convert a finding about a table that is not an asset of the current step."""
-    verdict = _verdict(finding)
+    verdict = _verdict(spec, finding)
     return dg.AssetCheckEvaluation(asset_key(spec.table), finding.audit, blocking=finding.blocking, **verdict)
 
 
-def _verdict(finding: Finding) -> dict[str, Any]:
+def _verdict(spec: Spec, finding: Finding) -> dict[str, Any]:
     metadata: dict[str, Any] = {"failing_rows": finding.failing, "checked": finding.checked}
     if finding.error:
         metadata["error"] = finding.error
     if finding.rows:
-        metadata["rows"] = _table(finding.rows)
+        metadata["rows"] = _table(spec.table, finding.rows)
     return {
         "passed": finding.passed,
         "metadata": metadata,
@@ -64,8 +65,8 @@ def _verdict(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _table(rows: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:
-    records = [dg.TableRecord({c: None if v is None else str(v) for c, v in row.items()}) for row in rows]
+def _table(table: TableId, rows: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:
+    records = [dg.TableRecord({c: shown(table, c, v) for c, v in row.items()}) for row in rows]
     return dg.MetadataValue.table(records, schema=dg.TableSchema([dg.TableColumn(c) for c in rows[0]]))
 
 
@@ -94,12 +95,12 @@ def comparison_check(spec: ModelSpec, comparison: EqualsQuery, config: LakeConfi
                 verification = verify(lake, spec, sample=comparison.sample)
             except LakeError as error:
                 fail(context, error)
-            return _comparison_result(verification, comparison)
+            return _comparison_result(spec.table, verification, comparison)
 
     return check
 
 
-def _comparison_result(verification: Verification, comparison: EqualsQuery) -> dg.AssetCheckResult:
+def _comparison_result(table: TableId, verification: Verification, comparison: EqualsQuery) -> dg.AssetCheckResult:
     metadata: dict[str, Any] = {
         "rows_expected": verification.expected,
         "rows_found": verification.found,
@@ -109,7 +110,7 @@ def _comparison_result(verification: Verification, comparison: EqualsQuery) -> d
     }
     if verification.differences:
         rows = [{"_expected": d.expected, "_found": d.found, **d.row} for d in verification.differences]
-        metadata["rows"] = _table(rows)
+        metadata["rows"] = _table(table, rows)
     if verification.not_compared:
         metadata["not_compared"] = dict(verification.not_compared)
     if verification.doubt:

@@ -14,6 +14,7 @@ from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.orchestration.shown_values import shown
 from lake_assets.pipeline.column_sources import column_sources
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
@@ -119,7 +120,12 @@ def _window(window: Absorbed) -> dict[str, str | int]:
 
 def _ranges(window: Absorbed) -> list[dg.TableRecord]:
     named = list(window.ranges.items())[: thresholds.SHOWN_RANGES]
-    return [dg.TableRecord({"source": window.source, "column": name, "range": text}) for name, text in named]
+    source = TableId.parse(window.source) if named else None
+    return [
+        dg.TableRecord({"source": window.source, "column": name, "range": shown(source, name, text)})
+        for name, text in named
+        if source
+    ]
 
 
 def _value(value: Any) -> Any:

@@ -25,6 +25,7 @@ from lake_assets.orchestration.asset_names import (
 )
 from lake_assets.orchestration.foreign_tables import foreign_reads
 from lake_assets.orchestration.partition_backfill import redo_together
+from lake_assets.orchestration.runs.lake_io_manager import PARTITION_EXPR
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
 from lake_assets.orchestration.sensing.pending_scan import pending_fingerprint
@@ -129,6 +130,7 @@ def _asset_spec(
         metadata={
             "dagster/table_name": f"{config.name}.{spec.table}",
             PIPELINE_TAG: spec.pipeline,
+            **({PARTITION_EXPR: spec.partitions.by} if spec.partitions else {}),
             **asset_metadata.of_code(step_of(spec).code),
         },
         kinds={layer_of(spec.table), "iceberg", *step_of(spec).kinds, *settings.kinds},

@@ -4,7 +4,7 @@ It reports the plan, its progress and what it changed as observations: rows of t
 table fresh.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
+from lake_assets.orchestration.shown_values import cell, in_markdown, markdown_table
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.table_partitions import Partitions
 
@@ -178,10 +179,10 @@ def _plan_metadata(planned: BackfillPlan) -> dict[str, Any]:
         (t.table, t.what, f"{t.rows:,}", f"{t.rows_read:,}", f"{t.bytes_read:,}", f"{t.seconds:.0f}", t.confidence)
         for t in planned.tables
     ]
-    left_out = [f"\n{table} is left out: {why}" for table, why in planned.left_out.items()]
+    left_out = [f"\n{in_markdown(f'{table} is left out: {why}')}" for table, why in planned.left_out.items()]
     return {
         "request": planned.request,
-        "plan": dg.MetadataValue.md("\n".join([*_markdown(head, rows), *left_out])),
+        "plan": dg.MetadataValue.md("\n".join([markdown_table(head, rows), *left_out])),
         "estimated_seconds": planned.seconds,
     }
 
@@ -199,21 +200,11 @@ def _metadata(record: BackfillRecord, comparison: TableComparison) -> dict[str, 
         metadata["partitions"] = ", ".join(comparison.partitions[:1_000])
     if comparison.columns:
         rows = [(c.column, c.change, "" if c.rows is None else f"{c.rows:,}") for c in comparison.columns]
-        metadata["columns"] = dg.MetadataValue.md("\n".join(_markdown(("column", "change", "rows"), rows)))
+        metadata["columns"] = dg.MetadataValue.md(markdown_table(("column", "change", "rows"), rows))
     if sums:
-        metadata["sums of changed rows"] = dg.MetadataValue.md(
-            "\n".join(_markdown(("column", "before", "after"), sums))
-        )
+        metadata["sums of changed rows"] = dg.MetadataValue.md(markdown_table(("column", "before", "after"), sums))
     if comparison.samples:
-        columns = tuple(comparison.samples[0])
-        rows = [tuple(str(row[c]) for c in columns) for row in comparison.samples]
-        metadata["samples"] = dg.MetadataValue.md("\n".join(_markdown(columns, rows)))
+        columns, table = tuple(comparison.samples[0]), TableId.parse(comparison.table)
+        rows = [tuple(cell(table, c, row[c]) for c in columns) for row in comparison.samples]
+        metadata["samples"] = dg.MetadataValue.md(markdown_table(columns, rows))
     return metadata
-
-
-def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', '&#124;').replace(chr(10), ' ') for cell in cells)} |"
-
-    head = list(head)
-    return [line(head), line("---" for _ in head), *map(line, rows)]

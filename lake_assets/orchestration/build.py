@@ -19,6 +19,7 @@ from lake_assets.orchestration.live_sources import live_definitions
 from lake_assets.orchestration.loaded_pipelines import remember
 from lake_assets.orchestration.micro_batch_job import micro_batch_job
 from lake_assets.orchestration.report_job import report_definitions
+from lake_assets.orchestration.runs.lake_io_manager import LakeIOManager
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
 from lake_assets.orchestration.sensing.outside_steps import outside_steps_sensor
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 # One object for all pipelines of a code location: Dagster merges definitions only if resources of one name are the same
 # object.
 _PYSPARK = LakePySparkResource()
+_LAKE_IO = LakeIOManager()
+# The resource by which assets of users read lake tables.
+LAKE_IO = "lake_io_manager"
 
 
 def build_definitions(
@@ -117,7 +121,7 @@ def build_definitions(
         ],
         schedules=[*(comparisons.schedules or []), *(reports.schedules or [])],
         sensors=[sensor, outside_steps_sensor(pipeline, specs, config), *(upkeep.sensors or []), *(live.sensors or [])],
-        resources={PYSPARK: pyspark or _PYSPARK},
+        resources={PYSPARK: pyspark or _PYSPARK, LAKE_IO: _LAKE_IO},
         executor=executor,
     )
 

@@ -12,6 +12,7 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.orchestration import asset_metadata
 from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.orchestration.shown_values import row_preview
 from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
 from lake_assets.pipeline.column_texts import column_texts
 from lake_assets.pipeline.table_graph import Spec
@@ -71,7 +72,7 @@ def step_metadata(
     metadata = {**asset_metadata.of_outcome(outcome, spec), **asset_metadata.of_table(lake, spec.table, texts)}
     if lineage := asset_metadata.column_lineage(lake, spec):
         metadata["dagster/column_lineage"] = lineage
-    return metadata
+    return {**metadata, **row_preview(lake, spec, outcome)}
 
 
 def result(

@@ -107,6 +107,7 @@ class Shown:
         depends_on: keys, with slashes, of assets that are not tables of the pipeline.
         target_lag: seconds that the table may be behind what has arrived in the lake; None: the tables that read it
             decide, or nothing waits.
+        show_rows: how many of the rows that a step has written are shown.
     """
 
     owners: tuple[str, ...] = ()
@@ -118,6 +119,7 @@ class Shown:
     freshness: Freshness | None = None
     depends_on: tuple[str, ...] = ()
     target_lag: float | None = None
+    show_rows: int = 0
 
 
 def in_words(inputs: Iterable[object], lookups: Iterable[object]) -> str:

@@ -27,24 +27,34 @@ type: lake_assets.LakePipeline
 attributes:
   name: shop
   interval: 2s
+  external_tables:
+    - table: crm.regions
+      description: Cities and their regions, kept by the sales team.
+      column_descriptions: {region: area of sales}
   streams:
     - name: shop_events
       tables:
         - table: public.users
+          show_rows: 5
+          column_descriptions: {city: where the user lives}
         - table: public.orders
-          partitions: {by: ordered_at, every: day, start: 2024-03-01}
+          partitions: {by: ordered_at, every: day, start: 2024-03-01, end: 2024-04-01}
+          column_descriptions: {ordered_at: when the customer has paid, amount: "gross, in cents"}
   models:
     - name: agg.orders_a_day
       sql: |
         SELECT CAST(ordered_at AS DATE) AS day, count(*) AS orders, sum(amount) AS amount
         FROM final.orders GROUP BY 1
-      partitions: {by: day, every: day, start: 2024-03-01}
+      description: Orders and what they brought in, by the day of payment.
+      partitions: {by: day, every: day, start: 2024-03-01, end: 2024-04-01}
       audits:
         - {name: no_negative_day, sql: 'SELECT * FROM {table} WHERE amount < 0'}
     - name: agg.users_per_region
       sql: |
         SELECT r.region, count(*) AS users
         FROM final.users u JOIN crm.regions r ON u.city = r.city GROUP BY r.region
+    - name: agg.large_orders
+      sql: SELECT id, ordered_at, amount FROM final.orders WHERE amount > 20
 """
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from lake_assets.lake import thresholds
 from lake_assets.pipeline.config.setting_types import (
     ColumnName,
     Duration,
@@ -105,6 +106,14 @@ class AssetSettings(Strict):
         description="how far a table may be behind what has arrived in the lake (5m, 1h): the capture sensor waits for "
         "as long as that allows; default: the enclosing setting, else a table is absorbed for those that read it, or "
         "at once if there are none",
+    )
+
+    show_rows: int | None = Field(
+        default=None,
+        description="how many of the rows that a step has written Dagster shows, at most 10: values of the data are "
+        "then in Dagster's storage; default: the enclosing setting, else none",
+        ge=0,
+        le=thresholds.SHOWN_ROWS,
     )
 
     @field_validator("owners")
@@ -209,5 +218,6 @@ def combined_settings(declared: Sequence[AssetSettings], *, own: bool = True) ->
         column_descriptions=declared[0].column_descriptions if isinstance(declared[0], TableSettings) else {},
         freshness=inner.freshness.policy if inner and inner.freshness else None,
         depends_on=tuple(inner.depends_on) if inner else (),
+        show_rows=next((d.show_rows for d in declared if d.show_rows is not None), 0),
         target_lag=next((seconds_of(d.target_lag) for d in declared if d.target_lag is not None), None),
     )
