@@ -224,6 +224,7 @@ def open_session(config: LakeConfig) -> SparkSession:
         remote = with_token(remote)
     check_one_kind(remote)
     if not remote:
+        check_spark_home()
         os.environ["JAVA_HOME"] = str(find_java())
     builder = SparkSession.builder
     builder = builder.remote(remote) if remote else builder
@@ -322,6 +323,16 @@ def check_remote(remote: str) -> None:
             f"no Spark Connect server at {hide_in(remote)} ({e}): start one (`lake-assets spark-server`), "
             "or leave spark.remote out for a local session"
         ) from e
+
+
+def check_spark_home() -> None:
+    """Raise ConfigError if SPARK_HOME names a folder without Spark: a variable left over from another installation."""
+    home = os.environ.get("SPARK_HOME")
+    if home and not (Path(home) / "bin" / "spark-submit").is_file():
+        raise ConfigError(
+            f"the environment variable SPARK_HOME names {home}, which has no bin/spark-submit: unset it, since PySpark "
+            "brings its own Spark"
+        )
 
 
 def check_one_kind(remote: str | None) -> None:

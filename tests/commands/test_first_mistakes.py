@@ -16,10 +16,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.errors import InvalidNameError
+from lake_assets.errors import ConfigError, InvalidNameError
 from lake_assets.lake import foreign_errors
 from lake_assets.lake._compat import silence_query_errors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.lake.spark_session import check_spark_home
 from tests.support.cli import Done
 
 Call = Callable[..., Done]
@@ -214,6 +215,12 @@ def test_a_mistake_in_the_lakes_configuration(call: Call, here: Path, text: str,
 def test_a_mistake_in_the_environment_names_the_variable(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_SPARK__DRIVER_MEMRY", "2g")
     is_told(call("status"), "did you mean `driver_memory`? (in the environment variable LAKE_SPARK__DRIVER_MEMRY)")
+
+
+def test_a_spark_home_that_is_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/nope")
+    with pytest.raises(ConfigError, match="SPARK_HOME names /nope, which has no bin/spark-submit: unset it"):
+        check_spark_home()
 
 
 def test_a_lake_that_this_user_may_not_write(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
