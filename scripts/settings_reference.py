@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,8 +54,14 @@ def lake_page() -> str:
 
 
 def classes(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return the models that a model's settings consist of, by name: itself, then those that it names."""
-    names = [root.__name__, *root.model_json_schema(by_alias=True).get("$defs", {})]
+    """Return the models that a model's settings consist of, by name: itself first, then those that it names."""
+    schema = root.model_json_schema()
+    names, found = [root.__name__], iter([schema])
+    while (of := next(found, None)) is not None:
+        new = dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(of["properties"])))
+        new = [n for n in new if n not in names]
+        names += new
+        found = itertools.chain(found, [schema["$defs"][n] for n in new if "properties" in schema["$defs"][n]])
     known: dict[str, type[BaseModel]] = {}
     pending: list[type[BaseModel]] = [BaseModel]
     while pending:
@@ -130,7 +138,7 @@ def _type(schema: Mapping[str, Any], known: Mapping[str, Any]) -> str:
         return _either(schema.get("anyOf") or schema["oneOf"], known)
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
-        return ", ".join(code("null" if v is None else str(v)) for v in values)
+        return ", ".join(dict.fromkeys(code("null" if v is None else str(v)) for v in values))
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'], known)}" if schema.get("items") else "list"
     if schema.get("type") == "object":
