@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import Any
+from importlib import metadata
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -41,6 +42,27 @@ def _load_project_environment() -> None:
         os.environ.setdefault(name, value)
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"lake-assets {metadata.version('lake-assets')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and exit")
+    ] = False,
+) -> None:
+    """Keep Iceberg tables up to date, at the cost of the change."""
+
+
+def _dagster_settings() -> str:
+    """Return what `lake-assets doctor` says of Dagster's settings; importing Dagster takes seconds."""
+    from lake_assets.orchestration.runs.instance_settings import settings_finding
+
+    return settings_finding()
+
+
 @functools.cache
 def application() -> typer.Typer:
     """The command line with all commands."""
@@ -73,14 +95,9 @@ def application() -> typer.Typer:
         verify,
     )
 
-    app = typer.Typer(
-        name="lake-assets",
-        cls=_Commands,
-        help="Keep Iceberg tables up to date, at the cost of the change.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
+    app = typer.Typer(name="lake-assets", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback()(_options)
+    doctor.FURTHER["Dagster's settings"] = _dagster_settings
     for command in (
         init.init, demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
@@ -99,7 +116,7 @@ def main() -> None:
     """Run the command line: errors are one message and exit code 1; LAKE_DEBUG=1 shows the traceback."""
     try:
         _load_project_environment()
-        application()()
+        application()(prog_name="lake-assets")
     except KeyboardInterrupt:  # while commands are imported, which takes seconds
         _report_interrupt()
         sys.exit(INTERRUPTED)

@@ -221,6 +221,14 @@ HISTORY_LEFT_SECONDS = 86_400
 # Younger files may belong to a step that has not committed yet. [not measured]
 YOUNGEST_ORPHAN_SECONDS = 86_400
 
+# --- The machine ------------------------------------------------------------------------------------------------------
+
+# `doctor` calls less free disk too little: a backfill holds two copies of a table, and Spark sorts on disk.
+# [not measured]
+DISK_FREE_BYTES = 2 << 30
+# It calls a difference of clocks of more seconds one: below, it is how file systems round. [not measured]
+CLOCK_SECONDS = 5.0
+
 # --- Live sources -----------------------------------------------------------------------------------------------------
 
 # A commit of a live source holds this many records; about four times as many wait in memory, in this many bytes.
