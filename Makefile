@@ -19,7 +19,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long lint _types _sizes format map reference docs docs-serve bench lock clean
+.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long test-versions lint _types _sizes format map reference docs docs-serve bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB a
 VARIANTS ?= 4
 test-long: setup ## Run the long tests: big random histories, further cases, soak runs
 	VARIANTS=$(VARIANTS) $(PYTEST) -m "long" -o faulthandler_timeout=7200 $(ARGS)
+
+test-versions: setup ## Try the wheel with the oldest and newest versions allowed, in environments outside: PYTHON=3.13
+	@scripts/test_versions.sh $(ARGS)
 
 lint: install ## Check style, sizes, types and the direction of imports
 	$(BIN)/ruff check

@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 import sys
-from importlib.metadata import version
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -48,18 +48,25 @@ def _load_project_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
-        print(f"lake-assets {version('lake-assets')}")
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"lake-assets {metadata.version('lake-assets')}")
         raise typer.Exit
 
 
 def _options(
-    _: Annotated[
-        bool, typer.Option("--version", help="show the version and exit", callback=_print_version, is_eager=True)
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and exit")
     ] = False,
 ) -> None:
     """Keep Iceberg tables up to date, at the cost of the change."""
+
+
+def _dagster_settings() -> str:
+    """Return what `lake-assets doctor` says of Dagster's settings; importing Dagster takes seconds."""
+    from lake_assets.orchestration.runs.instance_settings import settings_finding
+
+    return settings_finding()
 
 
 @functools.cache
@@ -97,13 +104,12 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="lake-assets",
         cls=_Commands,
-        callback=_options,
         context_settings={"help_option_names": ["--help", "-h"]},
-        help="Keep Iceberg tables up to date, at the cost of the change.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
+    app.callback()(_options)
+    doctor.FURTHER["Dagster's settings"] = _dagster_settings
     for command in (
         init.init, demo.demo, examples.playback, examples.flights, run.run, serve.serve, serve.snapshot, status.status,
         rebuild.rebuild, backfill.backfill, backfill.backfills, backfill.compare, backfill.publish, backfill.discard,
@@ -144,7 +150,7 @@ def _leave(code: int) -> None:
 def _run() -> None:
     try:
         _load_project_environment()
-        application()()
+        application()(prog_name="lake-assets")
     except KeyboardInterrupt:  # while commands are imported, which takes seconds
         _report_interrupt()
         sys.exit(INTERRUPTED)

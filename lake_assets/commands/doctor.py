@@ -6,23 +6,27 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, listing, print_json
-from lake_assets.commands.table_lookup import AsJson, find_pipeline
+from lake_assets.commands.table_lookup import AsJson, PipelineArgument, default_files, find_file
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
+from lake_assets.health.machine_checks import lake_checks, machine_checks
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import offsets
 from lake_assets.lake import LakeConfig
-from lake_assets.lake.disk_space import disks
 from lake_assets.lake.spark_session import packages
+from lake_assets.pipeline import Pipeline
 from lake_assets.runtime.jars import resolve
 from lake_assets.runtime.java import find_java
 from lake_assets.service.live_service import NAME, live_specs, source_of
 from lake_assets.signals.signal_checks import signal_checks
+
+# Checks of modules that this one does not import; `lake_assets.cli` adds Dagster's.
+FURTHER: dict[str, Callable[[], str]] = {}
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,9 @@ class Finding:
     text: str
 
 
-def doctor(
-    pipeline: Annotated[
-        str | None,
-        typer.Argument(
-            help="also look at its sources: YAML file, folder with a defs.yaml, or a shipped pipeline's name"
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Look at Java, jars, disks, the catalog, declared signals and the live sources of a pipeline; change nothing.
+def doctor(pipeline: PipelineArgument = None, as_json: AsJson = False) -> None:
+    """Look at versions, Java, Spark's jars, the machine, the lake, declared signals, Dagster's settings and the sources
+    of pipelines; change nothing.
 
     Exit code 1 if something is wrong.
     """
@@ -69,17 +66,30 @@ def doctor(
 
 def _findings(pipeline: str | None) -> Iterator[Finding]:
     config = LakeConfig.load()
+    lake = Lake(config)
+    versions, *machine = machine_checks(config)
+    yield _tried(*versions)
     yield _tried("Java", lambda: str(find_java()))
     if not config.spark.remote:
         yield _tried("Spark's jars", lambda: f"{len(resolve(packages(config)))} jars")
-    yield _tried("home of the lake", lambda: _writable(config.home))
-    yield from (Finding("disk", not d.is_little, d.advice if d.is_little else d.text) for d in disks(config))
-    yield _tried("catalog", lambda: _catalog(config))
-    for what, look in signal_checks(config):
+    for what, look in (*machine, *lake_checks(config, lake), *FURTHER.items(), *signal_checks(config)):
         yield _tried(what, look)
-    if pipeline is None:
+    for file in [find_file(pipeline)] if pipeline else default_files():
+        yield from _sources(lake, file, is_named=pipeline is not None)
+
+
+def _sources(lake: Lake, file: Path, *, is_named: bool) -> Iterator[Finding]:
+    """Look at the sources of a pipeline: live ones, and landing folders of this machine."""
+    try:
+        loaded = Pipeline.load(file)
+    except LakeError as e:
+        if is_named:
+            raise
+        yield Finding(f"pipeline {file.parent.name}", False, str(e))
         return
-    loaded, lake = find_pipeline(pipeline), Lake(config)
+    if not lake.is_there:
+        # Looking the tables of patterns up would create it.
+        lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": "sqlite:///:memory:"}}))
     for spec in live_specs(lake, loaded):
         entry = offsets(lake, spec.table).get(NAME)
         where = spec.live.where if spec.live else ""
@@ -88,6 +98,18 @@ def _findings(pipeline: str | None) -> Iterator[Finding]:
             f"source of {spec.table}",
             lambda source=source, entry=entry, where=where: source.check(entry["at"] if entry else None) or where,
         )
+    for spec in loaded.specs(lake, alone=False):
+        if isinstance(spec, RawSpec) and spec.landing and not spec.live:
+            yield _tried(f"source of {spec.table}", lambda spec=spec: _landing(str(spec.landing)))
+
+
+def _landing(place: str) -> str:
+    folder = Path(place)
+    if not folder.is_dir():
+        return f"{place} does not exist yet: no file has arrived"
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise LakeError(f"{place} cannot be read: change its mode")
+    return place
 
 
 def _tried(what: str, look: Callable[[], object]) -> Finding:
@@ -95,15 +117,3 @@ def _tried(what: str, look: Callable[[], object]) -> Finding:
         return Finding(what, True, str(look()))
     except LakeError as e:
         return Finding(what, False, str(e))
-
-
-def _writable(home: Path) -> str:
-    folder = next(f for f in (home, *home.parents) if f.exists())
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise LakeError(f"{folder} cannot be written to: choose another folder with LAKE_HOME, or change its mode")
-    return str(home) if home.exists() else f"{home} does not exist yet; the first run creates it"
-
-
-def _catalog(config: LakeConfig) -> str:
-    namespaces = Lake(config).namespaces()
-    return f"{len(namespaces)} namespaces"

@@ -221,6 +221,11 @@ HISTORY_LEFT_SECONDS = 86_400
 # Younger files may belong to a step that has not committed yet. [not measured]
 YOUNGEST_ORPHAN_SECONDS = 86_400
 
+# --- The machine ------------------------------------------------------------------------------------------------------
+
+# `doctor` calls a difference of clocks of more seconds one: below, it is how file systems round. [not measured]
+CLOCK_SECONDS = 5.0
+
 # --- Live sources -----------------------------------------------------------------------------------------------------
 
 # A commit of a live source holds this many records; about four times as many wait in memory, in this many bytes.
@@ -302,7 +307,7 @@ SIGNAL_ERROR_CHARACTERS = 500
 # The sessions of a Spark Connect server get this long to end with their process. [not measured]
 CONNECT_END_SECONDS = 10.0
 # A disk has little room if fewer bytes are free, and less than this share of it: a step may write a working copy of a
-# table, and Spark's temporary files beside. [not measured]
+# table, a backfill holds two, and Spark sorts on disk. [not measured]
 DISK_FREE_BYTES = 2 << 30
 DISK_FREE_SHARE = 0.05
 # Alerts are evaluated at most this often by sensors, and sent for so many seconds in one evaluation. [not measured]

@@ -44,6 +44,7 @@ from dagster._core.execution.step_dependency_config import (
 )
 from dagster._core.executor.base import Executor as Executor
 from dagster._core.instance.config import PoolGranularity as PoolGranularity
+from dagster._core.instance.ref import InstanceRef as InstanceRef
 from dagster._core.instance.utils import RUNLESS_JOB_NAME, RUNLESS_RUN_ID
 from dagster._core.launcher import DefaultRunLauncher as DefaultRunLauncher
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME as INDEX_SHARD_NAME

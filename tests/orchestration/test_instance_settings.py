@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from lake_assets import Lake, Pipeline
+from lake_assets.orchestration._compat import InstanceRef
 from lake_assets.orchestration.runs.instance_settings import config_warnings, missing_file
 from lake_assets.orchestration.sensing.sensor import Watch, tick
 from tests.support.cli import Done, caller
@@ -84,7 +85,8 @@ def test_a_missing_file_is_named_with_the_command_that_writes_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / home) if home else "")
-    with dg.DagsterInstance.ephemeral() as instance:
+    (stored := tmp_path / "stored").mkdir()
+    with dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(stored))) as instance:
         (warning,) = config_warnings(instance, POOLS)
     assert all(text in warning for text in ("no limit of 1", "starts Spark again", "counts as in progress forever"))
     command = re.search(r"`lake-assets (init --dagster-home [^`]+)`", warning)

@@ -6,12 +6,14 @@ No setting can lose data, since progress is stored in the tables. But tables may
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
 import dagster as dg
 
-from lake_assets.orchestration._compat import DefaultRunLauncher, PoolGranularity
+from lake_assets.errors import ConfigError
+from lake_assets.orchestration._compat import DefaultRunLauncher, InstanceRef, PoolGranularity
 from lake_assets.orchestration.runs.run_retries import shortened
 
 WARNING = "InstanceSettingsWarning"
@@ -24,6 +26,30 @@ def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> lis
         # One sentence instead of one correction after the other.
         return [f"{WARNING}: {advice}. Without it: {'; '.join(warnings)}"]
     return [f"{WARNING}: dagster.yaml: {text}" for text in warnings]
+
+
+def settings_finding() -> str:
+    """Return that the settings of Dagster's instance fit. Reads them without touching what the instance has stored.
+
+    Raises:
+        ConfigError: they do not, or cannot be used; says what to do.
+    """
+    home = os.environ.get("DAGSTER_HOME")
+    if not home:
+        return "DAGSTER_HOME is not set; Dagster needs it, and `lake-assets run` does not"
+    if advice := missing_file():
+        raise ConfigError(advice)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            dg.DagsterInstance.from_ref(InstanceRef.from_dir(folder, config_dir=home)) as instance,
+        ):
+            warnings = config_warnings(instance, ["lake_assets/any"])
+    except dg.DagsterError as e:
+        raise ConfigError(f"{home}/dagster.yaml cannot be used: {e}") from e
+    if warnings:
+        raise ConfigError("; ".join(text.removeprefix(f"{WARNING}: ") for text in warnings))
+    return f"{home}/dagster.yaml"
 
 
 def missing_file() -> str:

@@ -1,0 +1,110 @@
+"""What `doctor` finds wrong with a machine, and that it changes nothing; the options of the command line itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from lake_assets import Lake
+from lake_assets.health import machine_checks
+from tests.support.cli import Done
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def findings(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, tuple[bool, str]]]:
+    """What `doctor` says, by what it looks at."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LAKE_CONFIG", "LAKE_PIPELINES", "DAGSTER_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def look(**settings: object) -> dict[str, tuple[bool, str]]:
+        monkeypatch.setenv("LAKE_HOME", str(tmp_path / "lake"))
+        for name, value in settings.items():
+            monkeypatch.setenv(name, str(value))
+        done = call("doctor", "--json")
+        found = {f["what"]: (f["is_well"], f["text"]) for f in json.loads(done.out)}
+        assert done.code == (0 if all(is_well for is_well, _ in found.values()) else 1)
+        return found
+
+    return look
+
+
+def test_nothing_is_made(findings: Callable[..., dict[str, tuple[bool, str]]], tmp_path: Path) -> None:
+    found = findings()
+    assert all(is_well for is_well, _ in found.values()), found
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_wrong_comes_with_what_to_do(
+    findings: Callable[..., dict[str, tuple[bool, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake").chmod(0o777)
+    (tmp_path / "home").mkdir()
+    versions = {"dagster": "1.11.0"}
+    known = metadata.version
+    monkeypatch.setattr(machine_checks.metadata, "version", lambda name: versions.get(name) or known(name))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+    found = findings(LAKE_SPARK__DRIVER_MEMORY="9000g", DAGSTER_HOME=tmp_path / "home")
+    wrong = {what: text for what, (is_well, text) in found.items() if not is_well}
+    assert set(wrong) == {"versions", "memory", "free disk", "home of the lake", "Dagster's settings"}
+    assert wrong["versions"].startswith("dagster 1.11.0 is not ")
+    assert "LAKE_SPARK__DRIVER_MEMORY" in wrong["memory"]
+    assert "TMPDIR" in wrong["free disk"]
+    assert f"`chmod o-w {tmp_path / 'lake'}`" in wrong["home of the lake"]
+    assert f"`lake-assets init --dagster-home {tmp_path / 'home'}`" in wrong["Dagster's settings"]
+
+
+def test_settings_that_do_not_fit_are_told_of_without_touching_the_instance(
+    findings: Callable[..., dict[str, tuple[bool, str]]], tmp_path: Path
+) -> None:
+    (home := tmp_path / "home").mkdir()
+    (home / "dagster.yaml").write_text("run_monitoring: {enabled: true}\n")
+    is_well, text = findings(DAGSTER_HOME=home)["Dagster's settings"]
+    assert not is_well
+    assert "`concurrency.pools.default_limit: 1`" in text
+    assert "WarmRunLauncher" in text
+    (home / "dagster.yaml").write_text("run_monitoring: {enabled: perhaps}\n")
+    is_well, text = findings(DAGSTER_HOME=home)["Dagster's settings"]
+    assert (is_well, "dagster.yaml cannot be used" in text) == (False, True)
+    assert os.listdir(home) == ["dagster.yaml"]  # noqa: PTH208 (the names only)
+
+
+def test_a_table_of_the_future_is_named(
+    findings: Callable[..., dict[str, tuple[bool, str]]], plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_lake.ensure_namespace(("raw",))
+    plain_lake.catalog.create_table("raw.t", Schema(NestedField(1, "id", LongType())))
+    clock = time.time
+    assert machine_checks._clock(plain_lake.config, plain_lake) == "no table is of the future"
+    monkeypatch.setattr(machine_checks.thresholds, "CLOCK_SECONDS", 10_000.0)
+    monkeypatch.setattr(machine_checks.time, "time", lambda: clock() - 3_600)
+    with pytest.raises(machine_checks.LakeError, match=r"raw\.t was written 3,\d\d\d s in the future"):
+        machine_checks._clock(plain_lake.config, plain_lake)
+
+
+def test_the_version_is_that_of_the_package(call: Call) -> None:
+    done = call("--version")
+    assert (done.code, done.out) == (0, f"lake-assets {metadata.version('lake-assets')}\n")
+
+
+def test_shells_complete_commands(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "_LAKE_ASSETS_COMPLETE": "complete_bash",
+        "COMP_WORDS": "lake-assets sta",
+        "COMP_CWORD": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert call().out.split() == ["status"]
