@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,11 +21,12 @@ from lake_assets.commands.printing import (
     stderr,
     visible,
 )
-from lake_assets.commands.table_lookup import AsJson, PipelineArgument, command, named_files
+from lake_assets.commands.table_lookup import AsJson, PipelineArgument, ShowSensitive, command, named_files
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake.names import nearest_table
+from lake_assets.lake.sensitive_values import shown
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.outcome import Outcome
 from lake_assets.upkeep.attend import attend_after_run
@@ -39,6 +41,7 @@ def run(
     upkeep: Annotated[
         bool, typer.Option("--upkeep/--no-upkeep", help="combine small files and expire snapshots afterwards, if due")
     ] = True,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Absorb everything that is pending, then exit (for cron).
@@ -57,7 +60,7 @@ def run(
             f"{pipeline or 'the project'} has no table {', '.join(unknown)}{near}; it has "
             f"{', '.join(sorted(tables)) or 'none'}"
         )
-    by_pipeline = _absorbed(lake, loaded, table, tables, as_json=as_json)
+    by_pipeline = _absorbed(lake, loaded, table, tables, as_json=as_json, with_values=show_sensitive)
     outcomes = [o for part in by_pipeline for o in part]
     if as_json:
         print_json([outcome_json(o) for o in outcomes])
@@ -75,17 +78,30 @@ def run(
 
 
 def _absorbed(
-    lake: Lake, pipelines: Sequence[Pipeline], select: Sequence[str] | None, tables: Sequence[str], *, as_json: bool
+    lake: Lake,
+    pipelines: Sequence[Pipeline],
+    select: Sequence[str] | None,
+    tables: Sequence[str],
+    *,
+    as_json: bool,
+    with_values: bool,
 ) -> list[list[Outcome]]:
     """Run pipelines, showing the progress, and print the outcomes unless they are wanted as JSON."""
+
+    def shown_of(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return [_shown(o, with_values=with_values) for o in outcomes]
+
     if as_json:
-        return [p.run(lake, select) for p in pipelines]
+        return [shown_of(p.run(lake, select)) for p in pipelines]
     if not console.is_terminal:
         lines = OutcomeLines(tables)
-        return [p.run(lake, select, on_outcome=lines.show) for p in pipelines]
+        return [
+            shown_of(p.run(lake, select, on_outcome=lambda o: lines.show(_shown(o, with_values=with_values))))
+            for p in pipelines
+        ]
     with console.status("looking at what is pending") as status:
         done = [
-            p.run(lake, select, on_start=lambda name: status.update(f"absorbing: {escape(visible(name))}"))
+            shown_of(p.run(lake, select, on_start=lambda name: status.update(f"absorbing: {escape(visible(name))}")))
             for p in pipelines
         ]
     console.print(outcome_table([o for part in done for o in part]))
@@ -119,6 +135,12 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     rejected = sum(o.rejected for o in outcomes)
     records = "no record rejected" if not rejected else f"{rejected:,} record{'s' if rejected > 1 else ''} rejected"
     return f"{len(last)} tables: {', '.join(parts) or 'none'}; {records}; {sum(o.seconds for o in outcomes):.1f} s"
+
+
+def _shown(outcome: Outcome, *, with_values: bool) -> Outcome:
+    """Return an outcome as it is, or with the whole text of an error that hides it."""
+    error = shown(outcome.exception) if with_values else outcome.exception
+    return outcome if error is outcome.exception else replace(outcome, error=f"{type(error).__name__}: {error}")
 
 
 def _unexpected_rejects(pipeline: Pipeline, lake: Lake, outcomes: Sequence[Outcome]) -> bool:

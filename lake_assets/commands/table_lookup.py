@@ -17,9 +17,11 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
 from lake_assets.lake.project_root import find_project
+from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pipelines_of_lake import noted_files
 from lake_assets.pipeline.project_folder import misnamed_files, own_files, project_files
+from lake_assets.pipeline.sensitive_columns import SensitiveTables
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -31,6 +33,9 @@ PipelineArgument = Annotated[
         "and of LAKE_PIPELINES",
         show_default=False,
     ),
+]
+ShowSensitive = Annotated[
+    bool, typer.Option("--show-sensitive", help="show values of columns that are declared `sensitive`, instead of ***")
 ]
 PipelineOption = Annotated[
     str | None,
@@ -184,6 +189,13 @@ def declared_specs(lake: Lake) -> dict[str, Spec]:
         with contextlib.suppress(LakeError):
             found |= {str(s.table): s for s in pipeline.specs(lake, alone=False)}
     return found
+
+
+def sensitive_of(lake: Lake, table: TableId | str) -> SensitiveColumns:
+    """Return the sensitive columns of a table, as known pipelines declare them now, and as its last step had them."""
+    name = TableId.parse(table)
+    declared = SensitiveTables.of_specs(lake, list(declared_specs(lake).values()))
+    return declared.of(name) | SensitiveColumns.stored(lake.find(name))
 
 
 def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:

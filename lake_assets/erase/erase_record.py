@@ -62,7 +62,9 @@ def forget_plan(lake: LakeBase, plan: ErasePlan) -> None:
     plan_file(lake, plan).unlink(missing_ok=True)
 
 
-def report_of(plan: ErasePlan, findings: Sequence[Finding], files: int, new_events: int) -> dict[str, Any]:
+def report_of(
+    plan: ErasePlan, findings: Sequence[Finding], files: int, new_events: int, journal: int
+) -> dict[str, Any]:
     """Return the report of an erasure: what was touched, what is not covered, what the scan found; without keys."""
     salt = secrets.token_hex(16)
     lines: dict[str, list[int]] = {}
@@ -79,6 +81,7 @@ def report_of(plan: ErasePlan, findings: Sequence[Finding], files: int, new_even
         "keys_asked_for": plan.asked,
         "records": len(plan.positions),
         "tables": [asdict(t) for t in plan.tables],
+        "journal_records": journal,
         "landed_files": [{"file": file, "lines": sorted(n)} for file, n in sorted(lines.items())],
         "not_covered": plan.not_covered,
         "files_scanned": files,

@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 
 from lake_assets.capture import icdc, source_tags
 from lake_assets.capture.icdc_metadata import PREFIX as ICDC
+from lake_assets.erase import erased_errors
 from lake_assets.erase.clean_heads import ERASE, carried, clean_head, marks_at_heads, removed_files, stale_readers
 from lake_assets.erase.erase_plan import ErasePlan, TablePlan, events_of, matching, others_refs
 from lake_assets.erase.erase_record import forget_plan, report_of, save_plan, save_report
@@ -111,11 +112,13 @@ class Erasure:
                 f"rows are deleted, and old snapshots are still needed: {'; '.join(problems)}. Run the pipeline until "
                 "nothing is pending, and repeat the command: it goes on from here"
             )
+        self.report("removing the keys from the records of errors")
+        journal = erased_errors.remove_keys(self.lake, self.plan.key_tuples, {t.table for t in self.plan.tables})
         self.report("looking for the keys in all files")
         findings, files = self._scan(source)
         events = events_of(self.lake, source).where(f"{POSITION} > {int(self.plan.last)}")
         new = events.join(frame(self.lake.spark(), self.plan.key_tuples, source.types), [*source.key], "left_semi")
-        report = report_of(self.plan, findings, files, new.count())
+        report = report_of(self.plan, findings, files, new.count(), journal)
         save_report(self.lake, report)
         forget_plan(self.lake, self.plan)
         return report
@@ -300,7 +303,8 @@ class Erasure:
         for t in self.plan.tables:
             standing_failures.forget(self.lake, t.name)
         in_home = text_findings(self.lake.config.home, texts, self._outside_home())
-        return [*findings, *in_home, *self._open_captures()], files
+        in_journal, read = erased_errors.findings(self.lake, self.plan.key_tuples)
+        return [*findings, *in_journal, *in_home, *self._open_captures()], files + read
 
     def _wanted(self, t: TablePlan, source: KeySource, table: Table) -> Wanted:
         keys = self.plan.key_tuples

@@ -77,6 +77,7 @@ class Wanted:
         last: the last position when the erasure began: later events and records are new ones.
         others: positions of records of other rows that mention a key.
         text: the column with the record.
+        is_within: whether values that are found in any text may be a part of it, as in messages.
     """
 
     columns: Sequence[str]
@@ -88,6 +89,7 @@ class Wanted:
     last: int | None = None
     others: frozenset[int] = frozenset()
     text: str = "record"
+    is_within: bool = False
 
     @cached_property
     def texts(self) -> list[str]:
@@ -179,6 +181,9 @@ class TableScan:
         elif columns and None not in columns:
             read = [*filter(None, columns), *(["_position"] if "_position" in schema.names else [])]
             check = lambda batch: self._has_keys(batch, [*filter(None, columns)])  # noqa: E731
+        elif wanted.texts and wanted.is_within:
+            read = [f.name for f in schema if _is_textual(f.type)]
+            check = lambda batch: any(_has_words(batch.column(c), wanted.texts) for c in read)  # noqa: E731
         elif wanted.texts:
             read = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
             check = lambda batch: any(_is_in(batch.column(c), wanted.texts).true_count for c in read)  # noqa: E731
@@ -313,6 +318,17 @@ class TableScan:
 def has_word(text: str, words: Sequence[str]) -> bool:
     """Whether a text has one of some words, and not as a part of a longer word or number."""
     return any(re.search(rf"(?<!\w){re.escape(w)}(?!\w)", text) for w in words if w in text)
+
+
+def _is_textual(kind: pa.DataType) -> bool:
+    of = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+    return pa.types.is_string(of) or pa.types.is_large_string(of)
+
+
+def _has_words(column: pa.Array, words: Sequence[str]) -> bool:
+    """Whether a text of a column, or in one of its lists, has one of some words."""
+    texts = (t for value in column.to_pylist() for t in (value if isinstance(value, list) else [value]))
+    return any(has_word(t, words) for t in texts if t)
 
 
 def _field(schema: Schema, column: str) -> NestedField:

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.row_counts import row_count
+from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.orchestration.asset_names import asset_key
 from lake_assets.orchestration.shown_values import shown
 from lake_assets.pipeline.column_sources import column_sources
@@ -159,7 +160,12 @@ def table_name(lake: LakeBase, table: TableId) -> str:
 
 
 def column_schema(table: Table, texts: Mapping[str, str]) -> dg.TableSchema:
-    """Return the columns of the table as Dagster's schema, with the descriptions of `texts`, else those of Iceberg."""
+    """Return the columns of the table as Dagster's schema; sensitive ones have a tag.
+
+    Args:
+        texts: descriptions by column; the others have those of Iceberg.
+    """
+    sensitive = SensitiveColumns.stored(table)
     return dg.TableSchema(
         [
             dg.TableColumn(
@@ -167,6 +173,7 @@ def column_schema(table: Table, texts: Mapping[str, str]) -> dg.TableSchema:
                 str(field.field_type),
                 description=texts.get(field.name) or field.doc,
                 constraints=dg.TableColumnConstraints(nullable=not field.required),
+                tags={"lake_assets/sensitive": ""} if sensitive.covers(field.name) else None,
             )
             for field in table.schema().fields
         ]

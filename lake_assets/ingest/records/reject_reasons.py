@@ -8,12 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lake_assets.formats.files.limited_files import KEPT_IN_PART, TOO_LARGE
-from lake_assets.ingest.records.event_rows import SEPARATOR
+from lake_assets.ingest.records.event_rows import SEPARATOR, UNREADABLE
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.redaction import HIDDEN
+from lake_assets.lake.sensitive_values import SensitiveColumns
 
 # Prefixes of the reasons for which no declaration reads a record as it was delivered.
 _NEVER = (*KEPT_IN_PART, "not JSON", "a row of ")
+# Reasons that quote nothing of a record.
+_WITHOUT_VALUES = re.compile(rf"key column .+ is (null|missing|null or missing)|{re.escape(UNREADABLE)}")
 _DELIVER_AGAIN = (
     "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it"
 )
@@ -41,7 +45,10 @@ def reject_reasons(lake: LakeBase, raw: TableId) -> tuple[RejectReason, ...]:
     rows = table.scan(selected_fields=("position", "reason")).to_arrow()
     # A record may hold several events, and one value of a column many texts.
     each = rows.group_by(["reason"]).aggregate([("position", "count_distinct")]).to_pylist()
-    return counted((r["reason"], r["position_count_distinct"]) for r in each)
+    is_hidden = bool(SensitiveColumns.stored(lake.find(raw)))
+    return counted(
+        (without_values(r["reason"]) if is_hidden else r["reason"], r["position_count_distinct"]) for r in each
+    )
 
 
 def counted(reasons: Iterable[tuple[str, int]]) -> tuple[RejectReason, ...]:
@@ -66,6 +73,17 @@ def kind_of(reason: str) -> str:
 def misfits_in(reason: str) -> list[tuple[str, str]]:
     """Return the columns, with their types, whose values do not fit."""
     return re.findall(rf"(?:^|{SEPARATOR})((?:(?!{SEPARATOR}).)+?) does not fit ([a-z_]+(?:[(<][^:]*?[)>])?): ", reason)
+
+
+def without_values(reason: str) -> str:
+    """Return a reason without anything that it may quote of the record: for tables with sensitive columns."""
+    if misfits := misfits_in(reason):
+        return SEPARATOR.join(f"{column} does not fit {kind}: {HIDDEN}" for column, kind in misfits)
+    if _WITHOUT_VALUES.fullmatch(reason):
+        return reason
+    # What it begins with tells whether a replay can help.
+    beginning = next((b.strip() for b in _NEVER if reason.startswith(b)), "")
+    return f"{beginning} ({HIDDEN})" if beginning else HIDDEN
 
 
 def can_be_replayed(reason: str) -> bool:
