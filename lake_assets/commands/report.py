@@ -35,37 +35,39 @@ def report(
     if file:
         check_folder_of(file, "--html")
     pipelines, unread = known_pipelines()
-    made = report_on(lake, pipelines, start, unread=unread)
+    contents = report_on(lake, pipelines, start, unread=unread)
     if file:
-        write_page(file, made)
+        write_page(file, contents)
         console.print(f"wrote {file}", markup=False, soft_wrap=True)
         return
-    _show(made)
+    _show(contents)
 
 
-def _show(made: Report) -> None:
-    console.print(f"[bold]lake {escape(made.lake)}[/], {plural(len(made.tables), 'table')}, {made.made_at} UTC")
-    if not made.tables and not made.findings:
+def _show(contents: Report) -> None:
+    console.print(
+        f"[bold]lake {escape(contents.lake)}[/], {plural(len(contents.tables), 'table')}, {contents.made_at} UTC"
+    )
+    if not contents.tables and not contents.findings:
         console.print("no pipeline has filled a table in this lake yet: try `lake-assets demo`", markup=False)
         return
-    if not made.urgent:
+    if not contents.urgent:
         console.print("[green]no table fails or is late[/]")
-    for f in made.findings[:_FINDINGS]:
+    for f in contents.findings[:_FINDINGS]:
         waiting = f" ({plural(f.waiting, 'table waits', 'tables wait')} for it)" if f.waiting else ""
         console.print(
             f"[{_COLOURS[f.kind]}]{f.kind}[/] [bold]{escape(f.table)}[/]{waiting}: {escape(f.what)}", soft_wrap=True
         )
         if f.do:
             console.print(f"  do first: {f.do}", markup=False, soft_wrap=True)
-    if len(made.findings) > _FINDINGS:
-        more = len(made.findings) - _FINDINGS
+    if len(contents.findings) > _FINDINGS:
+        more = len(contents.findings) - _FINDINGS
         console.print(f"... and {more} more: `lake-assets report --html FILE` lists all", style="dim")
-    if made.costs:
-        total = made.costs.total
-        used = f"{plural(total.steps, 'step')} since {made.since} UTC used {core_time(total.cpu_seconds)}"
+    if contents.costs:
+        total = contents.costs.total
+        used = f"{plural(total.steps, 'step')} since {contents.since} UTC used {core_time(total.cpu_seconds)}"
         in_full = f"; computing everything is estimated at {core_time(total.in_full)}" if total.estimated else ""
         console.print(f"{used}{in_full} (`lake-assets costs`)", markup=False, soft_wrap=True)
-        for text in made.costs.sentences[:_SENTENCES]:
+        for text in contents.costs.sentences[:_SENTENCES]:
             console.print(f"- {text}", markup=False, soft_wrap=True)
-    for text in made.unread:
+    for text in contents.unread:
         console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)
