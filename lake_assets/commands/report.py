@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
 from rich.markup import escape
 
 from lake_assets.commands.costs import Since
-from lake_assets.commands.printing import check_folder_of, console, local
-from lake_assets.commands.table_lookup import known_pipelines
+from lake_assets.commands.printing import console, say_written
+from lake_assets.commands.table_lookup import Html, known_pipelines, page_file
 from lake_assets.facade import Lake
 from lake_assets.report.amounts import core_time, plural
 from lake_assets.report.contents import Report
@@ -24,21 +20,17 @@ _FINDINGS, _SENTENCES = 20, 10
 
 
 def report(
-    html: Annotated[
-        Path | None, typer.Option("--html", help="write a page of HTML that needs no other file", metavar="FILE")
-    ] = None,
+    html: Html = None,
     since: Since = "1d",
 ) -> None:
     """Say what is late, failing or not exact, and what to do first; `--html` writes a page with all figures."""
     lake, start = Lake.load_existing(), since_of(since)
-    file = local(html, "--html") if html else None
-    if file:
-        check_folder_of(file, "--html")
+    file = page_file(html)
     pipelines, unread = known_pipelines()
     contents = report_on(lake, pipelines, start, unread=unread)
     if file:
         write_page(file, contents)
-        console.print(f"wrote {file}", markup=False, soft_wrap=True)
+        say_written(file)
         return
     _show(contents)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.commands.printing import local
+from lake_assets.commands.printing import check_folder_of, local
 from lake_assets.errors import LakeError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
@@ -19,10 +19,26 @@ from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="write a page of HTML that needs no other file", metavar="FILE")
+]
 PipelineOption = Annotated[
     str | None,
     typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES"),
 ]
+
+
+def page_file(html: Path | None) -> Path | None:
+    """Return the file of `--html`.
+
+    Raises:
+        ConfigError: it cannot be written, which is said before anything is computed for it.
+    """
+    if html is None:
+        return None
+    file = local(html, "--html")
+    check_folder_of(file, "--html")
+    return file
 
 
 def find_pipeline(name: str) -> Pipeline:
