@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from lake_assets.backfill.backfill_record import BackfillRecord, Redo, TableRecord
+from lake_assets.backfill.backfill_record import BackfillRecord, Redo, TableEstimate, TableRecord
 from lake_assets.backfill.row_selection import Chunks, Selection, check_exists, chunks_of
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
@@ -63,9 +63,17 @@ class TablePlan:
     changed: tuple[int, int] | None = None
 
     @property
+    def record(self) -> TableRecord:
+        """The table in the record of a backfill that is about to begin."""
+        estimate = TableEstimate(self.rows, self.seconds, self.runs)
+        return TableRecord(
+            self.table, self.redo, self.chunks, why=self.why, rows_read=self.rows_read, estimate=estimate
+        )
+
+    @property
     def confidence(self) -> str:
         """How far `seconds` can be trusted."""
-        return {0: "low", 1: "medium", 2: "medium"}.get(self.runs, "high")
+        return confidence(self.runs)
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,11 @@ class BackfillPlan:
     def seconds(self) -> float:
         """Estimated seconds in total."""
         return sum(t.seconds for t in self.tables)
+
+
+def confidence(runs: int) -> str:
+    """Say how far seconds can be trusted that are taken from so many past backfills."""
+    return {0: "low", 1: "medium", 2: "medium"}.get(runs, "high")
 
 
 def plan(

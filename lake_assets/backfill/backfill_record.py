@@ -28,6 +28,7 @@ from lake_assets.lake.metadata.refs import BACKFILL_TAG
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import is_gone, owner
+from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.snapshot_retention import consumer_name
 
 # How long a published backfill can be undone, unless declared otherwise.
@@ -41,6 +42,21 @@ State = Literal["building", "failed", "ready", "publishing", "published", "undon
 OPEN: tuple[State, ...] = ("building", "failed", "ready", "publishing", "discarding")
 Publish = Literal["auto", "manual"]
 Redo = Literal["everything", "rows", "changes", "before"]
+
+
+@dataclass(frozen=True)
+class TableEstimate:
+    """What a plan expected of a table.
+
+    Attributes:
+        rows: rows that change, from the share of its sources that is redone.
+        seconds: time taken.
+        runs: number of past backfills that `seconds` is taken from; 0: from a general rate.
+    """
+
+    rows: int
+    seconds: float
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,8 @@ class TableRecord:
         metadata: the metadata file that the working copy was made of.
         inserted, updated, deleted: rows that changed in the working copy, without catching up.
         rows_read: rows that its sources were expected to hold in what is read.
-        seconds: time taken.
+        seconds, cpu_seconds: time taken, and seconds of one core that were used, without catching up.
+        estimate: what the plan said; None: there was none.
         before, after: the table's snapshot before publishing, and the published one.
         redefined: whether columns or declaration changed with it.
         compared: what it changes, as it was compared last: numbers of rows, in all and by column, without values of
@@ -81,6 +98,8 @@ class TableRecord:
     deleted: int = 0
     rows_read: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    estimate: TableEstimate | None = None
     before: int | None = None
     after: int | None = None
     redefined: bool = False
@@ -95,6 +114,23 @@ class TableRecord:
     def is_done(self) -> bool:
         """Whether all of its work is finished."""
         return self.done >= len(self.chunks)
+
+    def with_work(self, outcome: Outcome, cpu_seconds: float) -> Self:
+        """Return the record after one more piece of work."""
+        if self.redo == "before":
+            # It counts what is taken back; what came since is absorbed, and in the table already.
+            outcome = replace(outcome, inserted=0, updated=0, deleted=0)
+        return replace(
+            self,
+            done=self.done + 1,
+            strategy=outcome.strategy or self.strategy,
+            why=outcome.why or self.why,
+            inserted=self.inserted + outcome.inserted,
+            updated=self.updated + outcome.updated,
+            deleted=self.deleted + outcome.deleted,
+            seconds=self.seconds + outcome.seconds,
+            cpu_seconds=self.cpu_seconds + cpu_seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,6 +153,7 @@ class BackfillRecord:
         way: how its tables were published, in words; empty: not yet, or no row differed.
         has_news: whether it also publishes changes of the sources that were pending, or came while it was built.
         is_clean: whether its working copies are removed, since it has ended.
+        left_out: tables downstream that are not part of it, with reasons.
         is_unseen: whether it is the preview of a declaration that nobody was shown yet: if its process was killed,
             the next preview discards it.
     """
@@ -141,6 +178,7 @@ class BackfillRecord:
     way: str = ""
     is_clean: bool = False
     is_unseen: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def files(self) -> list[Path]:
@@ -324,7 +362,8 @@ def joined(files: Iterable[Path]) -> str:
 
 
 def _table(stored: dict[str, Any]) -> TableRecord:
-    chunks = stored.pop("chunks")
+    chunks, estimate = stored.pop("chunks"), stored.pop("estimate", None)
+    stored["estimate"] = TableEstimate(**estimate) if estimate else None
     return TableRecord(**stored, chunks=tuple(RowScope(c["where"], tuple(c["columns"]), c["label"]) for c in chunks))
 
 

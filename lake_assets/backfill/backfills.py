@@ -6,6 +6,7 @@ The record is saved before and after each piece of work, so a backfill that was 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,11 +14,19 @@ from typing import Self
 
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan
-from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Publish, Records, TableRecord, joined
+from lake_assets.backfill.backfill_record import (
+    KEEP_DAYS,
+    BackfillRecord,
+    Publish,
+    Records,
+    TableRecord,
+    joined,
+)
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.capture import source_tags
 from lake_assets.errors import BackfillError, ConcurrentWriteError
 from lake_assets.facade import Lake
+from lake_assets.journal.resource_use import ResourceUse, measured
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
@@ -69,10 +78,10 @@ class Backfill:
         Raises:
             BackfillError: another backfill has one of the tables, or the catalog is not a SQL catalog.
         """
-        tables = (TableRecord(t.table, t.redo, t.chunks, why=t.why, rows_read=t.rows_read) for t in plan.tables)
         record = BackfillRecord(
-            Records(lake).new_id(), pipeline.name, plan.request, tuple(tables), publish=publish, keep_days=keep_days,
-            file=joined(pipeline.files), run=run, is_unseen=plan.is_preview,
+            Records(lake).new_id(), pipeline.name, plan.request, tuple(t.record for t in plan.tables),
+            publish=publish, keep_days=keep_days,
+            file=joined(pipeline.files), run=run, is_unseen=plan.is_preview, left_out=plan.left_out,
         )  # fmt: skip
         return cls(lake, pipeline, record).claimed()
 
@@ -142,8 +151,10 @@ class Backfill:
                 while not (at := self.record.of(spec.table)).is_done:
                     at = replace(at, begun=at.done + 1, is_repeated=at.is_repeated or at.begun > at.done)
                     self._save(self.record.with_table(at))
-                    outcome = self._redo(spec, at, pins)
-                    self._save(self.record.with_table(_added(at, outcome)))
+                    use = ResourceUse(time.time())
+                    with measured(self._side.lake, use):
+                        outcome = self._redo(spec, at, pins)
+                    self._save(self.record.with_table(at.with_work(outcome, use.cpu_seconds)))
                     on_progress(self.record, self.record.of(spec.table))
             if self.record.publish == "manual":
                 self._catch_up()
@@ -356,23 +367,6 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
         records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id, file=joined(pipeline.files)
     )
     return Backfill(lake, pipeline, record).claimed()
-
-
-def _added(at: TableRecord, outcome: Outcome) -> TableRecord:
-    """Return a table's record after one more piece of work."""
-    if at.redo == "before":
-        # It counts what is taken back; what came since is absorbed, and in the table already.
-        outcome = replace(outcome, inserted=0, updated=0, deleted=0)
-    return replace(
-        at,
-        done=at.done + 1,
-        strategy=outcome.strategy or at.strategy,
-        why=outcome.why or at.why,
-        inserted=at.inserted + outcome.inserted,
-        updated=at.updated + outcome.updated,
-        deleted=at.deleted + outcome.deleted,
-        seconds=at.seconds + outcome.seconds,
-    )
 
 
 def _together(one: Outcome, other: Outcome) -> Outcome:

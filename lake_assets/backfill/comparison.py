@@ -18,16 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
-from lake_assets.backfill.changed_columns import (
-    OF_SAMPLES,
-    ColumnChange,
-    Counts,
-    SharedColumns,
-    changed_rows,
-    count,
-    shared_columns,
-)
-from lake_assets.backfill.changed_columns import samples as samples_of
+from lake_assets.backfill.changed_columns import ColumnChange, SharedColumns, shared_columns
+from lake_assets.backfill.changed_partitions import PartitionDifference, partition_differences
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.capture import capture
 from lake_assets.capture.rows.value_differences import SIGN
@@ -38,6 +30,8 @@ from lake_assets.lake.metadata.metadata_commits import now_ms, read_metadata, re
 from lake_assets.lake.metadata.row_counts import rows_in
 from lake_assets.lake.metadata.working_copies import grafted
 from lake_assets.lake.sensitive_values import SensitiveColumns
+from lake_assets.pipeline.paired_rows import OF_SAMPLES, Counts, changed_rows, count
+from lake_assets.pipeline.paired_rows import samples as samples_of
 from lake_assets.pipeline.sensitive_columns import SensitiveTables
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.partitioning.partition_changes import partition_changes
@@ -55,7 +49,9 @@ class TableComparison:
         inserted, updated, deleted: numbers of rows that differ in the columns that are on both sides; without a key, an
             updated row is a deleted and an inserted one.
         key: columns that identify a row on both sides; with them, each changed row is one changed key.
-        partitions: keys of the changed partitions; None: the table has no `partitions`.
+        partitions: keys of the partitions that were written to; None: the table has no `partitions`.
+        by_partition: what differs in each of its partitions; empty as well if the column of the partitions is not on
+            both sides.
         sums: by numeric column outside the key, the sums over the changed rows, before and after.
         samples: some changed rows, as they were and as they are, with `_change_type` and, of the second image of an
             updated row, the columns that differ.
@@ -73,6 +69,7 @@ class TableComparison:
     samples: tuple[Mapping[str, Any], ...]
     columns: tuple[ColumnChange, ...] = ()
     rows: tuple[int | None, int | None] = (None, None)
+    by_partition: tuple[PartitionDifference, ...] = ()
 
     @property
     def changed(self) -> int:
@@ -207,6 +204,7 @@ def _compared(
         return TableComparison(name, 0, 0, 0, key_in(loaded), unchanged, {}, (), rows=rows)
     with contextlib.ExitStack() as scope:
         shown: tuple[Mapping[str, Any], ...] = ()
+        by_partition: tuple[PartitionDifference, ...] = ()
         if not columns.common:
             counts = _every_row(lake, table, start, end)
         else:
@@ -215,14 +213,31 @@ def _compared(
             scope.callback(changed.unpersist)
             counts = count(changed, key)
             shown = tuple(samples_of(changed, counts, key, samples))
+            if partitions is not None:
+                by_partition = _by_partition(states, changed, columns, partitions)
         by_column = (*_changes(columns, counts), *_one_sided(lake, table, start, end, columns, samples))
     touched = None
     if partitions is not None:
         touched = tuple(sorted(k for k in partition_changes(lake, table, partitions, start, end) if k is not None))
     return TableComparison(
         name, counts.inserted, counts.updated, counts.deleted, key, touched,
-        {c: pair for c, pair in counts.sums.items() if pair[0] != pair[1]}, shown, by_column, rows,
+        {c: pair for c, pair in counts.sums.items() if pair[0] != pair[1]}, shown, by_column, rows, by_partition,
     )  # fmt: skip
+
+
+def _by_partition(
+    states: _TwoSnapshots, changed: DataFrame, columns: SharedColumns, partitions: Partitions
+) -> tuple[PartitionDifference, ...]:
+    by = partitions.spelled_as(columns.common)
+    if by.by not in columns.common:
+        return ()
+
+    def former(condition: str) -> DataFrame:
+        stored = _stored(states.lake, states.table, states.start if states.start is not None else states.end)
+        return stored.where(condition if states.start is not None else "false")
+
+    is_alike = columns.common[by.by] == by.by and by.by not in columns.retyped
+    return partition_differences(changed, by, former if is_alike else None)
 
 
 def _every_row(lake: LakeBase, table: TableId, start: int | None, end: int | None) -> Counts:

@@ -14,12 +14,13 @@ from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Reco
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.backfills import undo as begin_undo
 from lake_assets.backfill.cleanup import discard_without_record
+from lake_assets.backfill.comparison import TableComparison
 from lake_assets.backfill.comparison import compare as compared
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.row_selection import Selection
-from lake_assets.commands.compared_tables import show_comparison
-from lake_assets.commands.printing import console, listing, local, print_json, size, stderr, visible
-from lake_assets.commands.table_lookup import AsJson, PipelineOption, ShowSensitive, pipeline_of
+from lake_assets.commands.compared_tables import show_differences
+from lake_assets.commands.printing import console, listing, local, print_json, say_written, size, stderr, visible
+from lake_assets.commands.table_lookup import AsJson, Html, PipelineOption, ShowSensitive, page_file, pipeline_of
 from lake_assets.errors import (
     BackfillError,
     BackfillNotFoundError,
@@ -30,6 +31,10 @@ from lake_assets.errors import (
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
+from lake_assets.report.backfill_contents import backfill_report, partition_column, partitions_of
+from lake_assets.report.backfill_sentences import outcome_text, undo_text
+from lake_assets.report.html_page import write_page
+from lake_assets.report.table_differences import table_differences
 
 
 def backfill(
@@ -64,6 +69,7 @@ def backfill(
     ] = thresholds.ROWS_A_CHUNK,
     keep_days: Annotated[int, typer.Option(help="days in which it can be undone", min=1)] = KEEP_DAYS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and stop")] = False,
+    html: Html = None,
     pipeline: PipelineOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,6 +85,9 @@ def backfill(
             if everything
             else "choose what to redo: --all, --partition KEY, --from VALUE --to VALUE, or --keys FILE"
         )
+    if dry_run and html:
+        raise BackfillError("--html shows rows before and after, and --dry-run computes none: leave one of them out")
+    file = page_file(html)
     lake = Lake.load_existing()
     name = lake.named(table)
     declaring = pipeline_of(lake, name, pipeline)
@@ -90,6 +99,12 @@ def backfill(
         show_plan(planned)
     begun = Backfill.begin(lake, declaring, planned, publish=publish, keep_days=keep_days)
     run(begun, as_json=as_json)
+    if file:
+        specs = declaring.specs(lake, alone=False)
+        comparisons = list(compared(lake, begun.record, partitions_of(specs)))
+        write_page(file, backfill_report(lake, begun.record, comparisons, specs))
+        if not as_json:
+            say_written(file)
 
 
 def redo_everything(lake: Lake, pipeline: Pipeline, table: TableId, *, as_json: bool) -> None:
@@ -128,7 +143,7 @@ def run(begun: Backfill, *, as_json: bool) -> None:
     if as_json:
         print_json(record_json(begun.record))
         return
-    console.print(_result(begun.record), markup=False)
+    console.print(outcome_text(begun.record), markup=False)
 
 
 def show_progress(record: BackfillRecord, at: TableRecord) -> None:
@@ -138,29 +153,6 @@ def show_progress(record: BackfillRecord, at: TableRecord) -> None:
         f"{escape(at.table)}: {done}+{at.inserted:,} ~{at.updated:,} -{at.deleted:,} in {at.seconds:.1f} s "
         f"[dim]({escape(': '.join(filter(None, (at.strategy, at.why))))})[/]"
     )
-
-
-def _result(record: BackfillRecord) -> str:
-    if record.state == "ready":
-        return (
-            f"backfill {record.id} is ready: `lake-assets compare {record.id}` shows what changes, then `lake-assets "
-            f"publish {record.id}` or `lake-assets discard {record.id}`"
-        )
-    if record.undoes:
-        return (
-            f"backfill {record.undoes} is undone: its tables hold what they would hold without it. That is the "
-            f"backfill {record.id}, which can be undone as well"
-        )
-    if record.changed_nothing:
-        return f"backfill {record.id}: no row differs, so nothing was published"
-    tables = f"{len(record.tables)} table{'s' if len(record.tables) > 1 else ''}"
-    return f"backfill {record.id} published {tables} in one transaction of the catalog's database; {_undo_text(record)}"
-
-
-def _undo_text(record: BackfillRecord) -> str:
-    if changed := [t.table for t in record.tables if t.redefined]:
-        return f"it cannot be undone, because the declaration of {', '.join(changed)} changed with it"
-    return f"`lake-assets undo {record.id}` takes it back, for {record.keep_days} days"
 
 
 def show_plan(planned: BackfillPlan) -> None:
@@ -265,23 +257,30 @@ def _progress(record: BackfillRecord) -> str:
 def compare(
     backfill: Id,
     samples: Annotated[int, typer.Option(help="changed rows to show of each table", min=0)] = 5,
+    html: Html = None,
     pipeline: PipelineOption = None,
     show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a backfill changes, or has changed: rows, columns, partitions, sums of numbers, and sample rows."""
+    file = page_file(html)
     lake = Lake.load_existing()
     record = settled(lake, Records(lake).get(backfill))
     specs = pipeline_of_record(lake, record, pipeline).specs(lake, alone=False)
-    results = []
+    by_table = {str(s.table): s for s in specs}
+    results: list[TableComparison] = []
     for result in compared(lake, record, specs, samples, shows_sensitive=show_sensitive):
         results.append(result)
         if not as_json:
-            show_comparison(result)
+            show_differences(table_differences(result, partition_column(by_table.get(result.table))))
     if record.state == "ready":
         Records(lake).note_comparison(record.id, {r.table: r.numbers() for r in results})
+    if file:
+        write_page(file, backfill_report(lake, record, results, specs))
     if as_json:
         print_json(results)
+    elif file:
+        say_written(file)
 
 
 def publish(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
@@ -350,5 +349,5 @@ def _end(loaded: Backfill, *, as_json: bool) -> None:
         text += ", and no row differed"
     elif loaded.record.state == "published":
         text += f" {loaded.record.way}".rstrip()
-        text += f"; {_undo_text(loaded.record)}"
+        text += f"; {undo_text(loaded.record)}"
     console.print(text, markup=False)

@@ -2,81 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.markup import escape
 
-from lake_assets.backfill.changed_columns import CHANGED, OF_SAMPLES, ColumnChange
-from lake_assets.backfill.comparison import TableComparison
+from lake_assets.backfill.changed_partitions import PartitionDifference
 from lake_assets.commands.printing import console, listing, visible
+from lake_assets.report.amounts import plural
+from lake_assets.report.table_differences import SampleRow, TableDifferences
 
-_SIGNS = {"insert": "[green]+[/]", "delete": "[red]-[/]", "update_after": "[yellow]~[/]"}
-# How many partitions, and how many values of a new column, are listed.
-_SHOWN, _VALUES = 10, 3
+_SIGNS = {"added": "[green]+[/]", "removed": "[red]-[/]", "changed": "[yellow]~[/]"}
+# How many partitions are listed.
+_SHOWN = 10
 
 
-def show_comparison(result: TableComparison) -> None:
+def show_differences(table: TableDifferences) -> None:
     """Print the differences of one table: numbers, columns, partitions, sums, and some rows."""
-    keys = f", {result.changed:,} key{'s' if result.changed != 1 else ''}" if result.key and result.changed else ""
-    totals = " to ".join("?" if n is None else f"{n:,}" for n in result.rows)
+    keys = f", {plural(table.differing, 'key')}" if table.key and table.differing else ""
+    totals = " to ".join("?" if n is None else f"{n:,}" for n in table.rows)
     console.print(
-        f"[bold]{escape(result.table)}[/]: {result.inserted:,} inserted, {result.updated:,} updated, "
-        f"{result.deleted:,} deleted{keys} [dim]({totals} rows)[/]"
+        f"[bold]{escape(table.table)}[/]: {table.added:,} inserted, {table.changed:,} updated, "
+        f"{table.removed:,} deleted{keys} [dim]({totals} rows)[/]"
     )
-    for change in result.columns:
-        console.print(f"  {column_text(change)}", markup=False, soft_wrap=True)
-    if result.partitions:
-        shown = ", ".join(result.partitions[:_SHOWN]) + (", ..." if len(result.partitions) > _SHOWN else "")
-        console.print(escape(f"  partitions ({len(result.partitions)}): {shown}"))
-    for column, (before, after) in result.sums.items():
+    for column in table.columns:
+        console.print(f"  {column.text}", markup=False, soft_wrap=True)
+    if table.written:
+        shown = ", ".join(_partitions(table)) + (", ..." if len(table.written) > _SHOWN else "")
+        console.print(escape(f"  partitions ({len(table.written)}): {shown}"))
+    for column, before, after in table.sums:
         console.print(escape(f"  sum of {column} over these rows: {before} before, {after} after"))
-    if result.samples:
-        printed = listing(
-            "", *(escape(visible(c)) for c in result.samples[0] if c not in OF_SAMPLES), fold=True, style="dim"
-        )
-        for cells in _sample_rows(result):
-            printed.add_row(*cells)
+    if table.samples:
+        printed = listing("", *(escape(visible(c)) for c in table.sample_columns), fold=True, style="dim")
+        for row in table.samples:
+            printed.add_row(*_cells(row))
         console.print(printed)
 
 
-def column_text(change: ColumnChange) -> str:
-    """Describe what differs in a column."""
-    if change.rows is None:
-        return f"column {change.column} was {change.before} and is {change.after}; its values cannot be compared"
-    is_one = change.rows == 1
-    values = f"{change.rows:,} value{'' if is_one else 's'}"
-    differ = f"{change.rows:,} row{'' if is_one else 's'} differ{'s' if is_one else ''}"
-    if change.rounding:
-        differ += f", {change.rounding:,} of them in the last digits of floats only"
-    match change.change:
-        case "added":
-            some = f", such as {', '.join(map(str, change.values[:_VALUES]))}" if change.values else ""
-            return f"column {change.column} ({change.after}) is new: {values}{some}"
-        case "dropped":
-            return f"column {change.column} ({change.before}) is dropped, with {values}"
-        case "renamed":
-            return f"column {change.before} is called {change.column} now; {differ}"
-        case "retyped":
-            return f"column {change.column} was {change.before} and is {change.after}; {differ}"
-        case "values":
-            return f"column {change.column}: {differ}"
+def _partitions(table: TableDifferences) -> Iterator[str]:
+    """Yield the keys of partitions with the numbers of their rows."""
+    differences = dict(table.partitions)
+    for key in table.written[:_SHOWN]:
+        yield f"{key} ({_numbers(differences[key])})" if key in differences else key
 
 
-def _sample_rows(result: TableComparison) -> Iterator[list[str]]:
-    """Yield the cells of sample rows; a row that differs is one line, with both values where they do."""
-    before: Mapping[str, Any] = {}
-    for sample in result.samples:
-        kind = sample["_change_type"]
-        if kind == "update_before":
-            before = sample
-            continue
-        cells = [_SIGNS[kind]]
-        for column, value in sample.items():
-            if column in OF_SAMPLES:
-                continue
-            text = escape(visible(str(value)))
-            if column in sample.get(CHANGED, ()):
-                text = f"[red]{escape(visible(str(before[column])))}[/] [dim]->[/] [green]{text}[/]"
-            cells.append(text)
-        yield cells
+def _numbers(partition: PartitionDifference) -> str:
+    added, changed, removed = (
+        "?" if n is None else f"{n:,}" for n in (partition.added, partition.changed, partition.removed)
+    )
+    return f"+{added} ~{changed} -{removed}"
+
+
+def _cells(row: SampleRow) -> Iterator[str]:
+    yield _SIGNS[row.kind]
+    for cell in row.cells:
+        value = escape(cell.value)
+        yield f"[red]{escape(cell.before)}[/] [dim]->[/] [green]{value}[/]" if cell.differs else value

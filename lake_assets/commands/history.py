@@ -63,12 +63,12 @@ def history(
     lake = Lake.load_existing()
     name = lake.named(table)
     asked = HistoryRequest(name, key or (), null or (), pipeline or "", limit)
-    found = row_history(lake, _specs(lake, name, pipeline), asked, shows_sensitive=show_sensitive)
+    timeline = row_history(lake, _specs(lake, name, pipeline), asked, shows_sensitive=show_sensitive)
     if as_json:
-        print_json(_document(found, raw=raw))
+        print_json(_document(timeline, raw=raw))
     else:
-        _show(found, all_columns=all_columns, raw=raw)
-    if not found.is_known:
+        _show(timeline, all_columns=all_columns, raw=raw)
+    if not timeline.is_known:
         raise typer.Exit(1)
 
 
@@ -92,8 +92,8 @@ def _specs(lake: Lake, table: TableId, named: str | None) -> list[Spec]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _document(found: RowHistory, *, raw: bool) -> dict[str, Any]:
-    document = _plain(asdict(found))
+def _document(timeline: RowHistory, *, raw: bool) -> dict[str, Any]:
+    document = _plain(asdict(timeline))
     for event in _events_in(document):
         if event["record"] is not None and not raw:
             del event["record"]["text"]
@@ -119,39 +119,43 @@ def _plain(value: Any) -> Any:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def _show(found: RowHistory, *, all_columns: bool, raw: bool) -> None:
-    mode = f" ({found.mode})" if found.mode and found.mode != "scd1" else ""
-    _line(f"[bold]{escape(found.table)}[/]{mode}, {escape(_key(found.key))}")
-    if found.matches:
-        _show_matches(found)
+def _show(timeline: RowHistory, *, all_columns: bool, raw: bool) -> None:
+    mode = f" ({timeline.mode})" if timeline.mode and timeline.mode != "scd1" else ""
+    _line(f"[bold]{escape(timeline.table)}[/]{mode}, {escape(_key(timeline.key))}")
+    if timeline.matches:
+        _show_matches(timeline)
         return
-    if not found.versions:
-        _line(f"[bold]no such row[/] in any of the {found.snapshots:,} kept states of the table")
-    for version in found.versions:
+    if not timeline.versions:
+        _line(f"[bold]no such row[/] in any of the {timeline.snapshots:,} kept states of the table")
+    for version in timeline.versions:
         console.print()
-        _show_version(version, found.kind, all_columns=all_columns, raw=raw)
+        _show_version(version, timeline.kind, all_columns=all_columns, raw=raw)
     console.print()
-    if found.without_effect:
-        is_certain = not any(v.notes for v in found.versions)
+    if timeline.without_effect:
+        is_certain = not any(v.notes for v in timeline.versions)
         _line(
             "absorbed since, without a change of the row:" if is_certain else "absorbed since, or by an earlier commit:"
         )
-        _show_events(found.without_effect, raw=raw)
-    if found.pending:
+        _show_events(timeline.without_effect, raw=raw)
+    if timeline.pending:
         _line("not absorbed yet:")
-        _show_events(found.pending, raw=raw)
-    if found.events_command and (found.without_effect or found.pending or any(v.events for v in found.versions)):
-        _line(f"[dim]its events: `{escape(found.events_command)}`[/]")
-    _line(f"[dim]{found.snapshots:,} states compared, {found.files:,} data files read; {escape(found.begins)}[/]")
-    for note in found.notes:
+        _show_events(timeline.pending, raw=raw)
+    if timeline.events_command and (
+        timeline.without_effect or timeline.pending or any(v.events for v in timeline.versions)
+    ):
+        _line(f"[dim]its events: `{escape(timeline.events_command)}`[/]")
+    _line(
+        f"[dim]{timeline.snapshots:,} states compared, {timeline.files:,} data files read; {escape(timeline.begins)}[/]"
+    )
+    for note in timeline.notes:
         _line(f"[yellow]note[/]: {escape(note)}")
 
 
-def _show_matches(found: RowHistory) -> None:
-    _line(f"a part of the key: {len(found.matches):,} current rows")
-    for row in found.matches:
+def _show_matches(timeline: RowHistory) -> None:
+    _line(f"a part of the key: {len(timeline.matches):,} current rows")
+    for row in timeline.matches:
         _line(f"  {escape(_key(row.key))}   [dim]`{escape(row.command)}`[/]")
-    for note in found.notes:
+    for note in timeline.notes:
         _line(f"[yellow]note[/]: {escape(note)}")
 
 

@@ -18,12 +18,13 @@ from lake_assets.backfill.preview_aside import Aside, compute_aside, discard_lef
 from lake_assets.backfill.table_readers import Reader
 from lake_assets.commands.backfill import record_json, show_progress
 from lake_assets.commands.check import checked, print_mistakes, rejected_by_spark
-from lake_assets.commands.compared_tables import show_comparison
+from lake_assets.commands.compared_tables import show_differences
 from lake_assets.commands.printing import console, local, print_json, size, visible
 from lake_assets.commands.table_lookup import AsJson, ShowSensitive, find_file, named_file
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.pipeline import Pipeline
+from lake_assets.report.table_differences import table_differences
 from lake_assets.tables.table_step import ChangedSetting
 
 # Exit code if the declaration changes something: 1 is that of errors.
@@ -186,7 +187,7 @@ def _show_aside(computed: Aside, file: Path) -> None:
         if result.is_equal:
             console.print(f"[bold]{escape(result.table)}[/]: no row differs")
         else:
-            show_comparison(result)
+            show_differences(table_differences(result))
     backfill = computed.record.id
     console.print(
         f"production is unchanged. `lake-assets publish {backfill}` publishes all of it at once, `lake-assets discard "

@@ -74,6 +74,11 @@ def check_folder_of(file: Path, option: str) -> None:
         raise ConfigError(f"{option} {file}: the folder {file.parent} does not exist; make it, or name another one")
 
 
+def say_written(file: Path) -> None:
+    """Say that a page was written."""
+    console.print(f"wrote {file}", markup=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON, dataclasses as objects."""
     print(visible_json(json.dumps(value, default=_plain, indent=2, ensure_ascii=False)))

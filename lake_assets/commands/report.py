@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated
-
-import typer
 from rich.markup import escape
 
 from lake_assets.commands.costs import Since
-from lake_assets.commands.printing import check_folder_of, console, local
-from lake_assets.commands.table_lookup import known_pipelines
+from lake_assets.commands.printing import console, say_written
+from lake_assets.commands.table_lookup import Html, known_pipelines, page_file
 from lake_assets.facade import Lake
 from lake_assets.report.amounts import core_time, plural
 from lake_assets.report.contents import Report
@@ -35,48 +30,46 @@ _FINDINGS, _SENTENCES = 20, 10
 
 
 def report(
-    html: Annotated[
-        Path | None, typer.Option("--html", help="write a page of HTML that needs no other file", metavar="FILE")
-    ] = None,
+    html: Html = None,
     since: Since = "1d",
 ) -> None:
     """Say what is late, failing or not exact, and what to do first; `--html` writes a page with all figures."""
     lake, start = Lake.load_existing(), since_of(since)
-    file = local(html, "--html") if html else None
-    if file:
-        check_folder_of(file, "--html")
+    file = page_file(html)
     pipelines, unread = known_pipelines(lake)
-    made = report_on(lake, pipelines, start, unread=unread)
+    contents = report_on(lake, pipelines, start, unread=unread)
     if file:
-        write_page(file, made)
-        console.print(f"wrote {file}", markup=False, soft_wrap=True)
+        write_page(file, contents)
+        say_written(file)
         return
-    _show(made)
+    _show(contents)
 
 
-def _show(made: Report) -> None:
-    console.print(f"[bold]lake {escape(made.lake)}[/], {plural(len(made.tables), 'table')}, {made.made_at} UTC")
-    if not made.tables and not made.findings:
+def _show(contents: Report) -> None:
+    console.print(
+        f"[bold]lake {escape(contents.lake)}[/], {plural(len(contents.tables), 'table')}, {contents.made_at} UTC"
+    )
+    if not contents.tables and not contents.findings:
         console.print("no pipeline has filled a table in this lake yet: try `lake-assets demo`", markup=False)
         return
-    if not made.urgent:
+    if not contents.urgent:
         console.print("[green]no table fails, is late or silent[/]")
-    for f in made.findings[:_FINDINGS]:
+    for f in contents.findings[:_FINDINGS]:
         waiting = f" ({plural(f.waiting, 'table waits', 'tables wait')} for it)" if f.waiting else ""
         console.print(
             f"[{_COLOURS[f.kind]}]{f.kind}[/] [bold]{escape(f.table)}[/]{waiting}: {escape(f.what)}", soft_wrap=True
         )
         if f.do:
             console.print(f"  do first: {f.do}", markup=False, soft_wrap=True)
-    if len(made.findings) > _FINDINGS:
-        more = len(made.findings) - _FINDINGS
+    if len(contents.findings) > _FINDINGS:
+        more = len(contents.findings) - _FINDINGS
         console.print(f"... and {more} more: `lake-assets report --html FILE` lists all", style="dim")
-    if made.costs:
-        total = made.costs.total
-        used = f"{plural(total.steps, 'step')} since {made.since} UTC used {core_time(total.cpu_seconds)}"
+    if contents.costs:
+        total = contents.costs.total
+        used = f"{plural(total.steps, 'step')} since {contents.since} UTC used {core_time(total.cpu_seconds)}"
         in_full = f"; computing everything is estimated at {core_time(total.in_full)}" if total.estimated else ""
         console.print(f"{used}{in_full} (`lake-assets costs`)", markup=False, soft_wrap=True)
-        for text in made.costs.sentences[:_SENTENCES]:
+        for text in contents.costs.sentences[:_SENTENCES]:
             console.print(f"- {text}", markup=False, soft_wrap=True)
-    for text in made.unread:
+    for text in contents.unread:
         console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.commands.printing import local
+from lake_assets.commands.printing import check_folder_of, local
 from lake_assets.errors import LakeError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
@@ -37,10 +37,26 @@ PipelineArgument = Annotated[
 ShowSensitive = Annotated[
     bool, typer.Option("--show-sensitive", help="show values of columns that are declared `sensitive`, instead of ***")
 ]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="write a page of HTML that needs no other file", metavar="FILE")
+]
 PipelineOption = Annotated[
     str | None,
     typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: all that are known here"),
 ]
+
+
+def page_file(html: Path | None) -> Path | None:
+    """Return the file of `--html`.
+
+    Raises:
+        ConfigError: it cannot be written, which is said before anything is computed for it.
+    """
+    if html is None:
+        return None
+    file = local(html, "--html")
+    check_folder_of(file, "--html")
+    return file
 
 
 def find_pipeline(name: str) -> Pipeline:

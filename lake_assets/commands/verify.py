@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from lake_assets.commands.printing import console, listing, print_json
-from lake_assets.commands.table_lookup import AsJson, PipelineOption, ShowSensitive, computed_spec
+from lake_assets.commands.printing import console, listing, print_json, say_written
+from lake_assets.commands.table_lookup import AsJson, Html, PipelineOption, ShowSensitive, computed_spec, page_file
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake.setting_values import share_of
-from lake_assets.pipeline.verification import Verification
 from lake_assets.pipeline.verification import verify as verify_model
+from lake_assets.report.amounts import plural
+from lake_assets.report.html_page import write_page
+from lake_assets.report.verification_contents import VerificationReport, verification_report
 
 
 def verify(
@@ -24,10 +26,11 @@ def verify(
     sample: Annotated[str, typer.Option(help="compare only this share of the keys: 0.01 or 1%")] = "100%",
     limit: Annotated[int, typer.Option(help="maximum differing rows to show", min=1)] = 20,
     show_sensitive: ShowSensitive = False,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute TABLE from the snapshots it has absorbed, and compare; exit code 1 if rows differ."""
-    share, lake = _share(sample), Lake.load_existing()
+    share, file, lake = _share(sample), page_file(html), Lake.load_existing()
     spec = computed_spec(lake, lake.named(table), pipeline)
     if as_json:
         result = verify_model(lake, spec, sample=share, limit=limit, shows_sensitive=show_sensitive)
@@ -35,7 +38,13 @@ def verify(
     else:
         with console.status("computing the table again"):
             result = verify_model(lake, spec, sample=share, limit=limit, shows_sensitive=show_sensitive)
-        _show(result)
+    report = verification_report(lake, spec, result)
+    if not as_json:
+        _show(report)
+    if file:
+        write_page(file, report)
+        if not as_json:
+            say_written(file)
     if not result.equal:
         raise typer.Exit(1)
 
@@ -47,27 +56,38 @@ def _share(text: str) -> float:
         raise PipelineError(f"--sample: {e}") from e
 
 
-def _show(result: Verification) -> None:
+def _show(report: VerificationReport) -> None:
+    result = report.result
     at = ", ".join(f"{source} @ {snapshot}" for source, snapshot in result.sources.items())
-    of = f" in a sample of {result.sample:.4%} of the keys" if result.sample < 1 else ""
     console.print(f"{result.table} @ {result.snapshot}, computed again from {at}", markup=False)
     for column, why in result.not_compared.items():
         console.print(f"[yellow]not compared: {escape(column)}[/]: {escape(why)}", soft_wrap=True)
-    if result.equal:
-        console.print(f"[bold green]equal[/]: {result.found:,} rows{of}")
-        return
-    console.print(
-        f"[bold red]{result.different:,} rows differ[/]: computed again there are {result.expected:,} rows, the "
-        f"table holds {result.found:,}{of}"
-    )
+    for text in report.known:
+        console.print(f"[yellow]not exact[/]: {escape(text)}", soft_wrap=True)
+    style = "bold green" if result.equal else "bold red"
+    console.print(f"[{style}]{escape(report.verdict)}[/]", soft_wrap=True)
+    if not result.equal:
+        _show_differences(report)
+    for text in report.next_steps:
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def _show_differences(report: VerificationReport) -> None:
+    result = report.result
     if result.doubt:
         console.print(f"[yellow]which need not be wrong[/]: {escape(result.doubt)}", soft_wrap=True)
+    if result.key:
+        console.print(
+            f"by key: {result.changed:,} with other values, {result.missing:,} missing in the table, "
+            f"{result.additional:,} only in the table"
+        )
+    for column, rows in result.columns.items():
+        console.print(f"  column {column}: {plural(rows, 'row')} differ{'s' if rows == 1 else ''}", markup=False)
     printed = listing("expected", "found", right=["expected", "found"], fold=True)
-    for column in result.differences[0].row:
+    for column in report.columns:
         printed.add_column(escape(column), overflow="fold")
-    for difference in result.differences:
-        values = ("(null)" if v is None else escape(str(v)) for v in difference.row.values())
-        printed.add_row(str(difference.expected), str(difference.found), *values)
+    for row in report.rows:
+        printed.add_row(str(row.expected), str(row.found), *(escape(cell.value) for cell in row.cells))
     console.print(printed)
-    if result.different > len(result.differences):
-        console.print(f"... and {result.different - len(result.differences):,} more (--limit)")
+    if report.unshown:
+        console.print(f"... and {report.unshown:,} more (--limit)")

@@ -335,6 +335,13 @@ REPORT_LAG_CHARTS = 60
 REPORT_DAYS = 31
 # It shows so many failures. [not measured]
 REPORT_FAILURES = 30
+# The rows that a partition had before a backfill are counted if no more partitions than these differ: the condition
+# that chooses them is a text. [not measured]
+COMPARED_PARTITIONS = 2_000
+# The page of a backfill shows so many partitions of a table, about a year of days, and so many characters of a value,
+# as does the page of `verify`. [not measured]
+PAGE_PARTITIONS = 400
+PAGE_CHARACTERS = 300
 # A snapshot that Debezium was asked for begins within this time, or it is asked again by another engine. [not measured]
 LIVE_SNAPSHOT_SECONDS = 180.0
 # What a server says of its log is asked for this often. [not measured]

@@ -4,7 +4,7 @@ It reports the plan, its progress and what it changed as observations: rows of t
 table fresh.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,13 @@ from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
-from lake_assets.orchestration.shown_values import cell, in_markdown, markdown_table
+from lake_assets.orchestration.shown_values import in_markdown, markdown_table
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.report.amounts import counted
+from lake_assets.report.backfill_contents import backfill_report, partition_column
+from lake_assets.report.html_page import write_page
+from lake_assets.report.table_differences import SampleRow, TableDifferences, table_differences
 
 
 class BackfillOptions(dg.Config):
@@ -52,6 +56,9 @@ class BackfillOptions(dg.Config):
         default=thresholds.ROWS_A_CHUNK, ge=1, description="rows that are computed at a time, roughly"
     )
     keep_days: int = Field(default=KEEP_DAYS, ge=1, description="days in which it can be undone")
+    html: str | None = Field(
+        default=None, description="write a page with rows before and after to this file; it holds values of rows"
+    )
 
     @property
     def selection(self) -> Selection:
@@ -125,7 +132,7 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
         )
         raise
     context.log.info(f"the backfill {backfill.record.id} is {backfill.record.state}")
-    yield from comparisons(lake, backfill.record, pipeline.specs(lake, alone=False))
+    yield from comparisons(lake, backfill.record, pipeline.specs(lake, alone=False), options.html)
 
 
 def _of_run(context: Any, lake: Lake, pipeline: Pipeline) -> Backfill | None:
@@ -142,14 +149,27 @@ def _root(context: Any) -> str:
 BACKFILL_TAG = "lake_assets/backfill"
 
 
-def comparisons(lake: Lake, record: BackfillRecord, specs: Iterable[Spec]) -> Iterator[dg.AssetObservation]:
+def comparisons(
+    lake: Lake, record: BackfillRecord, specs: Sequence[Spec], html: str | None = None
+) -> Iterator[dg.AssetObservation]:
     """Compare each table of a backfill before and after.
 
     Args:
-        specs: the tables of the pipeline, as declared.
+        specs: the tables of its pipelines.
+        html: the file of a page that shows the same; a relative one is in the lake's home; None: no page.
     """
+    by_table = {str(s.table): s for s in specs}
+    compared: list[TableComparison] = []
     for comparison in compare(lake, record, specs):
-        yield dg.AssetObservation(asset_key(TableId.parse(comparison.table)), metadata=_metadata(record, comparison))
+        compared.append(comparison)
+        table = table_differences(comparison, partition_column(by_table.get(comparison.table)))
+        yield dg.AssetObservation(asset_key(TableId.parse(table.table)), metadata=_metadata(record, table))
+    if html:
+        file = lake.config.home / html
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_page(file, backfill_report(lake, record, compared, specs))
+        first = asset_key(TableId.parse(record.tables[0].table))
+        yield dg.AssetObservation(first, metadata={"backfill": record.id, "page": dg.MetadataValue.path(str(file))})
 
 
 def progress(record: BackfillRecord, at: TableRecord) -> str:
@@ -184,24 +204,34 @@ def _plan_metadata(planned: BackfillPlan) -> dict[str, Any]:
     }
 
 
-def _metadata(record: BackfillRecord, comparison: TableComparison) -> dict[str, Any]:
-    sums = [(column, str(before), str(after)) for column, (before, after) in comparison.sums.items()]
+def _metadata(record: BackfillRecord, table: TableDifferences) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "backfill": record.id,
         "state": record.state,
-        "inserted": comparison.inserted,
-        "updated": comparison.updated,
-        "deleted": comparison.deleted,
+        "inserted": table.added,
+        "updated": table.changed,
+        "deleted": table.removed,
     }
-    if comparison.partitions:
-        metadata["partitions"] = ", ".join(comparison.partitions[:1_000])
-    if comparison.columns:
-        rows = [(c.column, c.change, "" if c.rows is None else f"{c.rows:,}") for c in comparison.columns]
-        metadata["columns"] = dg.MetadataValue.md(markdown_table(("column", "change", "rows"), rows))
-    if sums:
-        metadata["sums of changed rows"] = dg.MetadataValue.md(markdown_table(("column", "before", "after"), sums))
-    if comparison.samples:
-        columns, table = tuple(comparison.samples[0]), TableId.parse(comparison.table)
-        rows = [tuple(cell(table, c, row[c]) for c in columns) for row in comparison.samples]
-        metadata["samples"] = dg.MetadataValue.md(markdown_table(columns, rows))
+    if table.written:
+        metadata["partitions"] = ", ".join(table.written[:1_000])
+    if table.partitions:
+        metadata["rows by partition"] = _table(
+            ("partition", "before", "after", "added", "changed", "removed"),
+            ((key, *map(counted, (*p.rows, p.added, p.changed, p.removed))) for key, p in table.partitions[:1_000]),
+        )
+    if table.columns:
+        rows = ((c.column, c.change, "" if c.rows is None else f"{c.rows:,}") for c in table.columns)
+        metadata["columns"] = _table(("column", "change", "rows"), rows)
+    if table.sums:
+        metadata["sums of changed rows"] = _table(("column", "before", "after"), table.sums)
+    if table.samples:
+        metadata["samples"] = _table(("row", *table.sample_columns), map(_sample, table.samples))
     return metadata
+
+
+def _sample(row: SampleRow) -> Iterable[str]:
+    return (row.kind, *(f"{c.before} → {c.value}" if c.differs else c.value for c in row.cells))
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md(markdown_table(head, rows))

@@ -40,12 +40,12 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, reason_rows_depend
 from lake_assets.models.steps.model_step import ModelStep
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.pipeline.expected_rows import expected_rows, planned_at
 from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope, rows_of_partitions
 from lake_assets.pipeline.step_retries import absorb, retried
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.pipeline.verification import expected_rows, planned_at
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.outcome import Outcome

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from functools import reduce
 
-from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, VariantType
 
 from lake_assets.lake import quote
-from lake_assets.tables.writing.table_state import KEY_PROPERTY
 
 EXPECTED, FOUND = "_expected", "_found"
 # Spark adds floats in any order, so the last digits differ between two runs of one query.
 TOLERANCE = 1e-9
+# A sample is chosen in millionths.
 _PARTS = 1_000_000
 
 
@@ -82,14 +80,14 @@ def beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
     return differing.join(unequal, matches, "left_semi")
 
 
-def orderable(rows: DataFrame) -> Sequence[Column]:
-    """Return the columns that rows can be sorted by."""
-    return [F.col(quote(f.name)) for f in rows.schema.fields if not isinstance(f.dataType, MapType | VariantType)]
+def orderable(rows: DataFrame, first: Sequence[str] = ()) -> Sequence[Column]:
+    """Return the columns that rows can be sorted by, some of them first."""
+    fields = sorted(rows.schema.fields, key=lambda f: f.name not in first)
+    return [F.col(quote(f.name)) for f in fields if not isinstance(f.dataType, MapType | VariantType)]
 
 
-def in_sample(table: Table, rows: DataFrame, sample: float) -> Column:
-    """Return the condition for rows of the sample: by the hash of the key, or of all hashable columns."""
-    key: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
+def in_sample(key: Sequence[str], rows: DataFrame, sample: float) -> Column:
+    """Return the condition for rows of a sample: by the hash of the key, or of all hashable columns."""
     kinds: dict[str, DataType] = {f.name: f.dataType for f in rows.schema.fields}
     names = key if key and all(k in kinds for k in key) else list(kinds)
     # Floats may differ in the last digits between the two sides, maps have no hash.

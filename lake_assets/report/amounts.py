@@ -46,6 +46,11 @@ def plural(count: int, noun: str, plural_noun: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"
 
 
+def counted(count: int | None) -> str:
+    """Format a number; None is unknown."""
+    return "unknown" if count is None else f"{count:,}"
+
+
 def size(count: int) -> str:
     """Format a number of bytes with a unit: 1234 -> 1.2 kB."""
     amount = float(count)

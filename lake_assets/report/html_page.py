@@ -1,4 +1,4 @@
-"""HTML of a report: one page that needs nothing else, no script, no font and no other server."""
+"""HTML of reports: one page that needs nothing else, no script, no font and no other server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from lake_assets.lake import thresholds
 from lake_assets.lake.visible_text import visible
 from lake_assets.report import charts, graph_layout
-from lake_assets.report.amounts import core_time, duration, money, plural, short_time, size
+from lake_assets.report.amounts import core_time, counted, duration, money, plural, short_time, size
+from lake_assets.report.backfill_contents import BackfillReport
 from lake_assets.report.contents import Report
+from lake_assets.report.verification_contents import VerificationReport
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _TEMPLATES = Path(__file__).parent / "templates"
+AnyReport = Report | BackfillReport | VerificationReport
+_PAGES = {Report: "report.html", BackfillReport: "backfill.html", VerificationReport: "verification.html"}
 
 
 def _shown(value: Any) -> Any:
@@ -28,7 +33,7 @@ def _shown(value: Any) -> Any:
 @functools.cache
 def _environment() -> Environment:
     # Its mappings of filters and names are typed by Jinja's own.
-    made: Any = Environment(
+    environment: Any = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -36,7 +41,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "core_time": core_time,
         "duration": duration,
         "short_time": short_time,
@@ -44,22 +49,26 @@ def _environment() -> Environment:
         "bytes": size,
         "money": money,
         "shortened": shortened,
+        "bounded": bounded,
+        "counted": counted,
+        "with_class": with_class,
         "marked": marked,
     }
-    made.globals |= {
+    environment.globals |= {
         "node": (graph_layout.WIDTH, graph_layout.HEIGHT),
         "lag_size": (charts.LAG_WIDTH, charts.LAG_HEIGHT),
         "days_size": (charts.DAYS_WIDTH, charts.DAYS_HEIGHT),
+        "page_partitions": thresholds.PAGE_PARTITIONS,
     }
-    return made
+    return environment
 
 
-def html_page(report: Report) -> str:
-    """Return the page; names and errors in it are text, whatever they contain."""
-    return _environment().get_template("report.html").render(report=report)
+def html_page(report: AnyReport) -> str:
+    """Return the page; names, errors and values in it are text, whatever they contain."""
+    return _environment().get_template(_PAGES[type(report)]).render(report=report)
 
 
-def write_page(file: Path, report: Report) -> None:
+def write_page(file: Path, report: AnyReport) -> None:
     """Write the page; whoever reads the file meanwhile has the former one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     partial.write_text(html_page(report), encoding="utf-8")
@@ -70,6 +79,17 @@ def marked(text: str) -> Markup:
     """Return a text in which what stands in backticks, such as a command, is code."""
     parts = enumerate(_CODE.split(visible(text)))
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in parts)
+
+
+def bounded(text: str) -> str:
+    """Return as much of a value as a page shows of it."""
+    most = thresholds.PAGE_CHARACTERS
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+def with_class(text: str, css_class: str) -> tuple[str, str]:
+    """Return the header of a column, with the class of its cells."""
+    return text, css_class
 
 
 def shortened(text: str, length: int) -> str:

@@ -27,6 +27,7 @@ from lake_assets.runtime.processes import identity, owner
 from tests.support.backfilled_people import History, begin, declare
 from tests.support.cli import User
 from tests.support.daily_job import DAILY, PLAYS, SCHEMA, play, rows_of, rows_of_play
+from tests.support.html_pages import check_accessible, check_alone, read_page
 from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.pipeline_files import write_pipeline
 from tests.support.upkeep import forget_history
@@ -207,6 +208,14 @@ def test_the_states_of_a_backfill_lead_from_one_to_the_next(
     assert people.rows("agg.ages") == right
 
 
+def read(file: str) -> str:
+    """Return the text of a page that a user has written to their folder."""
+    html = Path(file).read_text("utf-8")
+    check_alone(html)
+    check_accessible(html)
+    return read_page(html).text
+
+
 def test_a_stale_backfill_is_discarded_and_begun_again(history: History, at_the_shell: Callable[[Lake], User]) -> None:
     people, _ = history
     user, right = at_the_shell(people.lake), computed(people)
@@ -218,8 +227,12 @@ def test_a_stale_backfill_is_discarded_and_begun_again(history: History, at_the_
     user.follows(user.is_told(stale, "agg.ages cannot be compared: the table's columns or partitioning have changed"))
     user.is_told(stale, "is discarded, so its rows are deleted", "`lake-assets backfill` begins another one")
     people.sql("UPDATE lake.agg.ages SET age = 50 WHERE age = 3")
-    user.gets(again)
-    assert "sum of age" in user.gets(f"compare {user.newest}")
+    user.gets(f"{again} --html waits.html")
+    assert "It waits for a decision: it would change" in read("waits.html")
+    compared = user.gets(f"compare {user.newest} --html compared.html")
+    assert ("sum of age" in compared, "wrote " in compared) == (True, True)
+    assert "Sums over the rows of agg.ages that differ." in read("compared.html")
+    user.is_told(f"{again} --dry-run --html no.html", "--dry-run computes none")
     people.sql("UPDATE lake.agg.ages SET age = 51 WHERE age = 50")
     user.follows(user.is_told(f"publish {user.newest}", "another program wrote to it. Discard it", "and begin again"))
     user.gets(again)

@@ -14,7 +14,6 @@ from pyiceberg.types import IntegerType, ListType, LongType, NestedField, String
 from lake_assets import Lake, Pipeline
 from lake_assets.backfill.changed_columns import ColumnChange, shared_columns
 from lake_assets.backfill.declaration_preview import preview
-from lake_assets.commands.compared_tables import column_text
 from lake_assets.errors import TableClaimedError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
@@ -24,6 +23,7 @@ from lake_assets.models.python.python_model_spec import changed_settings
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.pipeline.table_steps import step_of
+from lake_assets.report.table_differences import column_difference
 from tests.support.cli import Done, caller
 from tests.support.declared_tables import store, store_models
 from tests.support.pipeline_files import write_pipeline
@@ -198,4 +198,7 @@ def test_columns_are_paired_by_name_and_then_by_id() -> None:
     widened = shared_columns(Schema(NestedField(1, "a", IntegerType())), Schema(NestedField(1, "a", number)))
     assert (widened.is_read_alike, widened.retyped) == (True, {"a": ("INT", "BIGINT")})
     change = ColumnChange("c", "retyped", None, before="ARRAY<BIGINT>", after="BIGINT")
-    assert column_text(change) == "column c was ARRAY<BIGINT> and is BIGINT; its values cannot be compared"
+    assert (
+        column_difference("agg.n", change).text
+        == "column c was ARRAY<BIGINT> and is BIGINT; its values cannot be compared"
+    )

@@ -15,7 +15,6 @@ from lake_assets import Lake, Pipeline
 from lake_assets.backfill import comparison
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill
-from lake_assets.backfill.changed_columns import changed_rows, count
 from lake_assets.backfill.comparison import TableComparison, compare
 from lake_assets.backfill.declaration_preview import preview
 from lake_assets.backfill.preview_aside import Aside, compute_aside, discard_left, plan_aside
@@ -23,6 +22,7 @@ from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import AuditFailedError, BackfillError
 from lake_assets.lake.metadata.metadata_commits import now_ms
 from lake_assets.lake.metadata.working_copies import COPIES, REVIEW_PROPERTY
+from lake_assets.pipeline.paired_rows import changed_rows, count
 from tests.support.cli import User
 from tests.support.declared_tables import plain_differences
 from tests.support.killed_backfills import around_backfills

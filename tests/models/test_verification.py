@@ -23,6 +23,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.verification import Difference, Verification, verify
 from tests.support.cli import invoke
+from tests.support.html_pages import check_accessible, check_alone, read_page
 from tests.support.upkeep import forget_history
 
 COUNT = "SELECT g, count(*) AS n FROM final.t GROUP BY g"
@@ -74,6 +75,7 @@ def test_differing_rows_are_reported_with_their_counts(lake: Lake) -> None:
     world.sql("DELETE FROM agg.m WHERE odd = 0")
     result = world.verify("m")
     assert (result.expected, result.found, result.different) == (3, 4, 3)
+    assert (result.missing, result.additional, result.changed, result.key) == (1, 2, 0, ())
     assert result.differences == (
         Difference({"g": None, "odd": 1}, 1, 2),
         Difference({"g": "a", "odd": 0}, 1, 0),
@@ -198,10 +200,16 @@ def test_the_command_exits_with_one_if_the_table_differs(
     assert (code, "equal: 2 rows" in output) == (0, True)
     world.sql("UPDATE agg.m SET n = 5 WHERE g = 'a'")
     monkeypatch.setenv("LAKE_PIPELINES", str(tmp_path))
-    code, output = called("--sample", "100%")
-    assert (code, "2 rows differ" in output) == (1, True)
+    code, output = called("--sample", "100%", "--html", str(tmp_path / "m.html"))
+    assert (code, "2 rows differ" in output, "column n: 1 row differs" in output) == (1, True, True)
+    page = (tmp_path / "m.html").read_text("utf-8")
+    check_alone(page)
+    check_accessible(page)
+    assert "By g: 1 row with other values, 0 missing in the table" in read_page(page).text
+    assert [mark.text for mark in read_page(page).all("mark")] == ["2", "5"]
     code, output = called("--json")
     assert code == 1
+    assert (json.loads(output)["changed"], json.loads(output)["columns"]) == (1, {"n": 1})
     assert [d["row"] for d in json.loads(output)["differences"]] == [{"g": "a", "n": 2}, {"g": "a", "n": 5}]
     monkeypatch.delenv("LAKE_PIPELINES")
     with pytest.raises(PipelineError, match="--pipeline"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.lake.metadata.metadata_commits import commit_together
 from tests.support.dagster_harness import Harness
+from tests.support.html_pages import check_accessible, check_alone
 from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.streams import heads
 
@@ -48,15 +50,21 @@ def test_the_job_shows_its_plan_publishes_and_says_what_changed(
     lake: Lake, instance: dg.DagsterInstance, people: People
 ) -> None:
     harness = Harness(people.feed.pipeline, lake, instance)
-    result = redo(harness, table="final.people")
+    result = redo(harness, table="final.people", html="pages/people.html")
     assert result.success
-    (first, plan), *rest = observed(result)
+    (first, plan), *rest, (of, page) = observed(result)
     assert first == "final/people"
     assert "agg.oldest" in plan["plan"]
     assert {table for table, _ in rest} == {"final/people", "agg/cities", "agg/oldest", "agg/ages"}
     changed = dict(rest)["final/people"]
     assert (changed["inserted"], changed["updated"], changed["deleted"]) == (0, 2, 0)
     assert "| age | 198 |" in changed["sums of changed rows"]
+    assert "| changed |" in changed["samples"]
+    assert (of, Path(page["page"])) == ("final/people", lake.config.home / "pages" / "people.html")
+    html = Path(page["page"]).read_text("utf-8")
+    check_alone(html)
+    check_accessible(html)
+    assert "Published. It has changed" in html
     # Rows of the past that were redone do not make a table fresh.
     assert not [e for e in result.all_events if e.event_type_value == "ASSET_MATERIALIZATION"]
     people.check()

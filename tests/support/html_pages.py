@@ -8,6 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
+# Texts that would be elements, attributes or templates if they were not escaped.
+MARKUP = (
+    "<script>alert(1)</script>",
+    "</title></style></svg><img src=x onerror=alert(1)>",
+    '" onload="alert(1)',
+    "' autofocus onfocus='alert(1)",
+    "{{ 7 * 7 }}{% include 'x' %}",
+    "&lt;b&gt;",
+    "javascript:alert(1)",
+    "]]><!--",
+)
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _VOID = {"meta", "link", "br", "hr", "img", "input", "col", "area", "base", "embed", "source", "track", "wbr"}
 
 
@@ -87,6 +99,17 @@ def check_alone(html: str) -> None:
                 assert value.startswith("#"), (element.tag, name, value)
     (style,) = page.all("style")
     assert not re.search(r"url\(|@import|expression\(", style.text)
+
+
+def check_text(html: str, like: str) -> None:
+    """Check that a hostile text in a page is text: it makes no other element than a plain one in a page like it."""
+
+    def shape(page: str) -> list[tuple[str, list[str]]]:
+        # What stands in backticks is code.
+        return [(e.tag, sorted(e.attributes)) for e in read_page(page).all() if e.tag != "code"]
+
+    assert not _UNSAFE.search(html)
+    assert shape(html) == shape(like)
 
 
 def check_accessible(html: str) -> None:

@@ -76,7 +76,8 @@ def test_every_command_about_a_lake(elsewhere: dict[str, str], tmp_path: Path) -
         ("costs", "--by", "strategy"),
         ("report",),
         ("report", "--html", str(tmp_path / "lake.html")),
-        *(("verify", table, *of) for table in ("final.notes", "agg.stars")),
+        ("verify", "final.notes", *of),
+        ("verify", "agg.stars", "--html", str(tmp_path / "stars.html"), *of),
         ("explain", "agg.stars", *of),
         ("plan", name),
         ("capture", "final.notes"),
@@ -92,7 +93,7 @@ def test_every_command_about_a_lake(elsewhere: dict[str, str], tmp_path: Path) -
         ("backfill", "final.notes", "--all", "--dry-run", *of),
         ("backfill", "final.notes", "--by", "stars", "--from", "1", "--to", "1", "--publish", "manual", *of),
         ("backfills",),
-        ("compare", "{backfill}", *of),
+        ("compare", "{backfill}", "--html", str(tmp_path / "backfill.html"), *of),
         ("publish", "{backfill}", *of),
         (1, ("undo", "{backfill}", *of)),  # it changed nothing
         ("backfill", "final.notes", "--all", "--publish", "manual", *of),
