@@ -19,7 +19,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-servers test-long test-versions lint _types _sizes format map reference docs docs-serve bench lock clean
+.PHONY: help setup install demo ui spark-server test test-fast test-ui test-servers test-long test-versions lint _types _sizes format map reference docs docs-serve bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,8 +47,13 @@ test: setup ## Run all tests but the long ones and those that need servers of th
 test-fast: setup ## Run the tests that start neither Spark nor another program
 	$(PYTEST) -m "not spark and not system and not long" $(ARGS)
 
+# Playwright drives Debian's chromium, and is no dependency of anything else.
+test-ui: setup ## Run the test of Dagster's UI in a browser (needs chromium); pictures go into .cache/ui
+	@test -d .cache/playwright/playwright || $(BIN)/uv pip install -q --target .cache/playwright playwright==1.65.2
+	PYTHONPATH=.cache/playwright $(PYTEST) -n 0 -m "ui" -o faulthandler_timeout=7200 $(ARGS)
+
 test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB and a Spark cluster
-	VARIANTS=$(VARIANTS) $(PYTEST) -m "servers" -o faulthandler_timeout=7200 $(ARGS)
+	VARIANTS=$(VARIANTS) $(PYTEST) -m "servers and not ui" -o faulthandler_timeout=7200 $(ARGS)
 
 # One in so many variants and histories of each test is run, every day others; VARIANTS=1: all of them.
 VARIANTS ?= 4

@@ -31,7 +31,7 @@ from lake_assets.errors import (
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
-from lake_assets.report.backfill_contents import backfill_report, partition_column, partitions_of
+from lake_assets.report.backfill_contents import backfill_report, partition_column
 from lake_assets.report.backfill_sentences import outcome_text, undo_text
 from lake_assets.report.html_page import write_page
 from lake_assets.report.table_differences import table_differences
@@ -101,7 +101,7 @@ def backfill(
     run(begun, as_json=as_json)
     if file:
         specs = declaring.specs(lake, alone=False)
-        comparisons = list(compared(lake, begun.record, partitions_of(specs)))
+        comparisons = list(compared(lake, begun.record, specs))
         write_page(file, backfill_report(lake, begun.record, comparisons, specs))
         if not as_json:
             say_written(file)

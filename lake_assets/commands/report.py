@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.markup import escape
 
 from lake_assets.commands.costs import Since

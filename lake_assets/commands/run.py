@@ -53,9 +53,10 @@ def run(
     lake.catalog  # noqa: B018 (if it cannot be opened, that is one error, not one of each table)
     settle_all(lake)
     loaded = in_order(lake, loaded) if len(loaded) > 1 else loaded
-    tables = [str(s.table) for p in loaded for s in p.specs(lake)]
+    ids = sorted({s.table for p in loaded for s in p.specs(lake)})
+    tables = [str(t) for t in ids]
     if table and (unknown := sorted({*table} - {*tables})):
-        near = nearest_table(unknown[0], sorted(tables))
+        near = nearest_table(unknown[0], ids)
         raise PipelineError(
             f"{pipeline or 'the project'} has no table {', '.join(unknown)}{near}; it has "
             f"{', '.join(sorted(tables)) or 'none'}"

@@ -389,10 +389,10 @@ JOB_KEYS = 100_000
 # --- What people see --------------------------------------------------------------------------------------------------
 
 # The metadata of a step shows the ranges of this many columns of a source, the most telling ones first: more fill the
-# page of an asset, and `lake-assets capture` prints all. [0073; not measured]
+# page of an asset, and `lake-assets capture` prints all. [0077; not measured]
 SHOWN_RANGES = 5
 # A preview of written rows has this many rows, columns, and characters in a cell: it is stored with every step, and a
-# page is as wide. [0073; not measured]
+# page is as wide. [0077; not measured]
 SHOWN_ROWS = 10
 SHOWN_COLUMNS = 12
 SHOWN_CHARACTERS = 100

@@ -100,7 +100,7 @@ def of_record(record: StepRecord) -> dict[str, Any]:
 # Metadata that is as true of one partition as of the whole step.
 _OF_EACH = {
     "status", "strategy", INEXACT, "snapshot",
-    "dagster/table_name", "dagster/uri", "dagster/column_schema", "dagster/column_lineage",
+    "dagster/table_name", "dagster/uri", "dagster/column_schema", "dagster/column_lineage", "column_sources",
 }  # fmt: skip
 
 
@@ -187,6 +187,19 @@ def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:
         return None
     return dg.TableColumnLineage(
         {c: [dg.TableColumnDep(asset_key(table), column) for table, column in deps] for c, deps in sources.items()}
+    )
+
+
+def column_sources_table(lineage: dg.TableColumnLineage) -> dg.TableMetadataValue:
+    """Return the source columns of each column as a table: Dagster's own UI shows no column lineage."""
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {"column": c, "from": ", ".join(f"{'.'.join(d.asset_key.path)}.{d.column_name}" for d in deps)}
+            )
+            for c, deps in lineage.deps_by_column.items()
+        ],
+        schema=dg.TableSchema([dg.TableColumn("column"), dg.TableColumn("from")]),
     )
 
 

@@ -109,7 +109,7 @@ def build_definitions(
         status=sensor_status,
     )
     return dg.Definitions(
-        assets=[*assets, *external_assets(pipeline, config)],
+        assets=[*assets, *external_assets(pipeline, lookup)],
         asset_checks=checks,
         jobs=[
             *([job] if has_job else []),

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 
 import dagster as dg
 
-from lake_assets.lake import LakeBase, LakeConfig, TableId
+from lake_assets.errors import LakeError
+from lake_assets.facade import Lake
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.orchestration import asset_metadata
 from lake_assets.orchestration._compat import STUB
 from lake_assets.orchestration.asset_names import asset_key, layer_of, valid_name
@@ -21,21 +23,27 @@ from lake_assets.pipeline.table_graph import Spec, lookups_of
 _DESCRIPTION = "Read by pipelines of this code location, and written by none of them."
 
 
-def external_assets(pipeline: Pipeline, config: LakeConfig) -> list[dg.AssetSpec]:
-    """Return the assets of the tables that a pipeline declares as external."""
-    return [_declared(t, config) for t in pipeline.config.external_tables]
+def external_assets(pipeline: Pipeline, lake: Lake) -> list[dg.AssetSpec]:
+    """Return the assets of the tables that a pipeline declares as external, with the columns that they have now."""
+    try:
+        return [_declared(t, lake) for t in pipeline.config.external_tables]
+    finally:
+        if "catalog" in vars(lake):
+            lake.catalog.close()
 
 
-def _declared(declared: ExternalTable, config: LakeConfig) -> dg.AssetSpec:
+def _declared(declared: ExternalTable, lake: Lake) -> dg.AssetSpec:
     table = TableId.parse(declared.table)
-    described = [
-        dg.TableColumn(name, "", description=text) for name, text in declared.column_descriptions.items()
-    ]  # until a step has observed the table
-    schema = {"dagster/column_schema": dg.TableSchema(described)} if described else {}
+    try:
+        # Of an asset without materializations, Dagster shows the columns of its definition.
+        found = asset_metadata.of_table(lake, table, declared.column_descriptions) if lake.is_there else {}
+    except LakeError:
+        found = {}  # what reads the table says what is wrong
+    schema = {name: value for name, value in found.items() if name == "dagster/column_schema"}
     return dg.AssetSpec(
         asset_key(table),
         description=declared.description or _DESCRIPTION,
-        metadata={"dagster/table_name": f"{config.name}.{table}", **schema},
+        metadata={"dagster/table_name": asset_metadata.table_name(lake, table), **schema},
         kinds={layer_of(table), "iceberg", *declared.kinds},
         tags=declared.tags,
         group_name=declared.group or layer_of(table),

@@ -72,6 +72,7 @@ def step_metadata(
     metadata = {**asset_metadata.of_outcome(outcome, spec), **asset_metadata.of_table(lake, spec.table, texts)}
     if lineage := asset_metadata.column_lineage(lake, spec):
         metadata["dagster/column_lineage"] = lineage
+        metadata["column_sources"] = asset_metadata.column_sources_table(lineage)
     return {**metadata, **row_preview(lake, spec, outcome)}
 
 

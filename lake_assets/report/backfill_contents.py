@@ -17,7 +17,6 @@ from lake_assets.report.amounts import moment, money
 from lake_assets.report.backfill_sentences import next_steps, publication, verdict
 from lake_assets.report.graph_layout import Graph, graph
 from lake_assets.report.table_differences import TableDifferences, table_differences
-from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.pending_windows import known_marks
 
 _REDONE = {
@@ -133,11 +132,6 @@ def backfill_report(
 def partition_column(spec: Spec | None) -> str:
     """Return the column of a table's partitions; empty: it has none."""
     return spec.partitions.by if spec is not None and spec.partitions else ""
-
-
-def partitions_of(specs: Sequence[Spec]) -> dict[str, Partitions | None]:
-    """Return the declared partitions of tables, by name."""
-    return {str(s.table): s.partitions for s in specs}
 
 
 def _work(record: TableRecord) -> TableWork:

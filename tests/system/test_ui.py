@@ -1,0 +1,111 @@
+"""What a data engineer sees in Dagster's UI, in a browser, against a real web server, daemon and code server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake, LakeConfig
+from tests.support import ui_shop
+from tests.support.browser import Browser, browser
+from tests.support.dagster_process import REPOSITORY, wait_for
+from tests.support.dagster_services import Services, services
+from tests.support.processes import SMALL_SPARK
+
+# `servers`, so that no other target runs it.
+pytestmark = [pytest.mark.ui, pytest.mark.servers, pytest.mark.system, pytest.mark.spark]
+
+SECONDS = 900.0
+ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+PICTURES = REPOSITORY / ".cache" / "ui"
+ORDERS_A_DAY = "/assets/agg/orders_a_day"
+
+
+def ended(running: Services, count: int) -> list[str]:
+    """Wait until so many runs have ended; return their states, the oldest first."""
+
+    def states() -> list[str]:
+        runs: list[dict[str, Any]] = running.dagster.runs()
+        found = [r["status"] for r in runs if r["status"] in ENDED]
+        return found if len(found) >= count else []
+
+    return wait_for(f"the end of {count} runs", states, SECONDS, running.daemon.log)
+
+
+def test_a_data_engineer_sees_what_happened_to_the_data(tmp_path: Path) -> None:
+    home = tmp_path / "lake"
+    home.mkdir()
+    lake = Lake(LakeConfig(home=home))
+    ui_shop.create_regions(lake)
+    lake.catalog.close()
+    definitions = ui_shop.declare(tmp_path / "code")
+    settings = {**SMALL_SPARK, "LAKE_HOME": str(home)}
+    with (
+        services(tmp_path / "dagster", definitions, **settings) as running,
+        browser(running.dagster.port, PICTURES) as at,
+    ):
+        turn_on(at)
+        ui_shop.land(home, "0001", [*ui_shop.users(range(1, 9)), *ui_shop.orders(range(1, 21))])
+        assert ended(running, 1) == ["SUCCESS"]
+        layers_can_be_told_apart(at)
+        metadata_say_what_happened(at)
+        backfill_of_three_days(at)
+        assert ended(running, 2) == ["SUCCESS", "SUCCESS"]
+        a_partition_has_its_own_figures(at)
+        ui_shop.land(home, "0002", ui_shop.orders([100], at=5000, amount=-5000))
+        assert "FAILURE" in ended(running, 3)
+        a_failed_audit_is_seen(at)
+
+
+def turn_on(at: Browser) -> None:
+    at.open("/locations/lake_assets/sensors/shop_capture_sensor", "Reset sensor status", "Compares the watermark")
+    switch = at.page.locator("input[type=checkbox]").first
+    assert not switch.is_checked()
+    switch.locator("xpath=..").click()
+    at.page.wait_for_function("document.querySelector('input[type=checkbox]').checked")
+
+
+def layers_can_be_told_apart(at: Browser) -> None:
+    """The lineage of a table shows the boxes of layers, kinds, and the table of others."""
+    at.open("/assets/agg/users_per_region?view=lineage", "users_per_region", "final", "crm", "regions", "Materialized")
+    at.picture("dagster-layers")
+    at.open("/assets/crm/regions", "kept by the sales team", "area of sales", "External Asset")
+
+
+def metadata_say_what_happened(at: Browser) -> None:
+    at.open(ORDERS_A_DAY, "Orders and what they brought in", "column_sources", "final.orders.amount")
+    at.shows("partitions_touched", "2024-03-01, 2024-03-02, 2024-03-03, 2024-03-04")
+    assert at.text.index("final.orders\tordered_at") < at.text.index("final.orders\tid")
+    # A model that copies columns has their descriptions.
+    at.open("/assets/agg/large_orders", "gross, in cents", "when the customer has paid")
+    at.open("/assets/final/users", "where the user lives", "preview")
+    # The name of a user is text, not an image, and no second column.
+    at.shows(ui_shop.HOSTILE)
+    assert at.page.locator("img[src='x']").count() == 0
+    at.page.get_by_text("preview", exact=True).first.scroll_into_view_if_needed()
+    at.picture("dagster-rows")
+
+
+def backfill_of_three_days(at: Browser) -> None:
+    """Select days of a table and everything downstream, as people do."""
+    at.open("/assets/final/orders?view=lineage&lineageScope=downstream", "orders_a_day")
+    at.page.get_by_role("button", name="Materialize all").first.click()
+    days = at.page.get_by_placeholder("ex:").first
+    days.fill("[2024-03-01...2024-03-03]")
+    days.press("Tab")
+    at.shows("3 partitions")
+    at.picture("dagster-backfill")
+    at.page.get_by_role("button", name="Launch backfill").click()
+
+
+def a_partition_has_its_own_figures(at: Browser) -> None:
+    at.open("/assets/final/orders?view=partitions&partition=2024-03-02", "rows_written", "rows_removed")
+    assert "files_captured" not in at.text
+    assert "seconds" not in at.text
+
+
+def a_failed_audit_is_seen(at: Browser) -> None:
+    at.open(f"{ORDERS_A_DAY}?view=checks&checkDetail=no_negative_day", "no_negative_day", "Failed", "failing_rows")
+    at.picture("dagster-audit")
