@@ -132,13 +132,14 @@ def _within(column: str, kind: IcebergType, start: datetime, end: datetime) -> B
         low, high = (at.astimezone(UTC).isoformat() for at in (start, end))
     else:
         low, high = (at.replace(tzinfo=None).isoformat() for at in (start, end))
-    return And(GreaterThanOrEqual(column, low), LessThan(column, high))
+    from_low = GreaterThanOrEqual(column, low)  # pyright: ignore[reportCallIssue]
+    return And(from_low, LessThan(column, high))  # pyright: ignore[reportCallIssue]
 
 
 def _equal(column: str, key: str, listed: Iterable[str]) -> BooleanExpression:
     if key == NULL:
-        return IsNull(column)
+        return IsNull(column)  # pyright: ignore[reportCallIssue]
     if key == OTHER:
         values = [text_of_key(k) for k in listed if k != OTHER]
-        return Or(IsNull(column), NotIn(column, values))
-    return EqualTo(column, text_of_key(key))
+        return Or(IsNull(column), NotIn(column, values))  # pyright: ignore[reportCallIssue]
+    return EqualTo(column, text_of_key(key))  # pyright: ignore[reportCallIssue]
