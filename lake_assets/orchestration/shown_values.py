@@ -9,6 +9,8 @@ import dagster as dg
 
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.snapshot_rows import written_rows
+from lake_assets.lake.sensitive_values import SensitiveColumns
+from lake_assets.pipeline.sensitive_columns import SensitiveTables
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.outcome import Outcome
 
@@ -62,6 +64,8 @@ def row_preview(lake: LakeBase, spec: Spec, outcome: Outcome) -> Mapping[str, dg
     rows = written_rows(loaded, outcome.snapshot, spec.shown.show_rows) if loaded is not None else []
     if not rows:
         return {}
+    hidden = SensitiveTables.of_specs(lake, [spec]).of(spec.table) | SensitiveColumns.stored(loaded)
+    rows = [hidden.row(row) for row in rows]
     names = list(rows[0])[: thresholds.SHOWN_COLUMNS]
     left_out = len(rows[0]) - len(names)
     head = [*names, f"and {left_out} more"] if left_out else names
