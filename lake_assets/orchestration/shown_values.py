@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import dagster as dg
 
 from lake_assets.lake import LakeBase, TableId, thresholds
-from lake_assets.lake.metadata.snapshot_rows import written_rows
+from lake_assets.lake.metadata.written_rows import written_rows
 from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.pipeline.sensitive_columns import SensitiveTables
 from lake_assets.pipeline.table_graph import Spec

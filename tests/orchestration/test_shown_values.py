@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.snapshot_rows import written_rows
+from lake_assets.lake.metadata.written_rows import written_rows
 from lake_assets.orchestration.shown_values import in_markdown, markdown_table, row_preview, shown
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.specs import Shown
