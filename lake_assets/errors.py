@@ -9,19 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class LakeError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package.
 
-    permanent: ClassVar[bool] = True
+    Attributes:
+        permanent: whether a repetition fails in the same way.
+        quotes_values: whether its text may have values of rows anywhere.
+        is_of_metadata: whether its text never has values of rows, whatever its cause says.
+        quoted: the parts of its text that have values of rows.
+    """
+
+    permanent: bool = True
+    quotes_values: ClassVar[bool] = False
+    is_of_metadata: ClassVar[bool] = False
+    quoted: tuple[str, ...] = ()
+
+    def quoting(self, *parts: object) -> Self:
+        """Name the parts of the text that have values of rows, and return the error."""
+        self.quoted = tuple(map(str, parts))
+        return self
+
+
+class HiddenValuesError(LakeError):
+    """An error whose text may quote values of sensitive columns: its class is told, and its text is hidden."""
+
+    def __init__(self, message: str, *, permanent: bool = True) -> None:
+        super().__init__(message)
+        self.permanent = permanent
 
 
 class TransientError(LakeError):
     """Trying again later may succeed."""
 
-    permanent: ClassVar[bool] = False
+    permanent = False
 
 
 # --- the lake and its surroundings ------------------------------------------------------------------------------
@@ -84,6 +107,8 @@ class InvalidNameError(LakeError):
 
 class HistoryError(LakeError):
     """Root of errors about a table's history."""
+
+    is_of_metadata = True
 
 
 class SnapshotNotFoundError(HistoryError):
@@ -160,7 +185,7 @@ class LandingFolderError(InputError):
 class UnstableFileError(InputError):
     """A file has gone, or has changed, between its listing and its reading; the next run lists it anew."""
 
-    permanent: ClassVar[bool] = False
+    permanent = False
 
 
 class InputTooLargeError(InputError):
@@ -173,6 +198,8 @@ class TruncatedInputError(InputError):
 
 class MalformedRecordError(InputError):
     """A record does not conform to its format."""
+
+    quotes_values = True
 
 
 class UnsupportedEventError(InputError):

@@ -35,6 +35,9 @@ from lake_assets.lake import quote
 from lake_assets.pipeline.row_comparison import near
 
 _BEFORE, _AFTER = "before", "after"
+# Of a sample, the columns whose values differ from those of the sample before it.
+CHANGED = "_changed"
+OF_SAMPLES = ("_change_type", CHANGED)
 _NUMBERS = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
 # Values of these become texts, and texts become them, or nothing.
 _TEXTUAL = (*_NUMBERS, StringType, DateType, TimestampType, TimestamptzType)
@@ -199,7 +202,8 @@ def count(changed: DataFrame, key: Sequence[str]) -> Counts:
 def samples(changed: DataFrame, counts: Counts, key: Sequence[str], at_most: int) -> Iterator[dict[str, Any]]:
     """Yield some rows of `changed_rows` of each kind, as they were and are, with `_change_type`.
 
-    A row that differs counts as one, and is its two images, one after the other.
+    A row that differs counts as one, and is its two images, one after the other; the second one has the names of the
+    columns that differ, as `CHANGED`.
     """
     before, after = F.col(_BEFORE), F.col(_AFTER)
     kinds = {
@@ -214,9 +218,11 @@ def samples(changed: DataFrame, counts: Counts, key: Sequence[str], at_most: int
     for kind, share in shares.items():
         for found in changed.where(kinds[kind][1]).orderBy(*by).limit(share).collect() if share else ():
             images = {"update": ("update_before", "update_after")}.get(kind, (kind,))
-            sides = [side for side in (found[_BEFORE], found[_AFTER]) if side is not None]
+            sides = [s.asDict(recursive=True) for s in (found[_BEFORE], found[_AFTER]) if s is not None]
             for image, side in zip(images, sides, strict=True):
-                yield {**side.asDict(recursive=True), "_change_type": image}
+                differing = [c for c, v in side.items() if repr(sides[0][c]) != repr(v)]
+                more = {CHANGED: differing} if image == "update_after" else {}
+                yield {**side, "_change_type": image, **more}
 
 
 def _is_orderable(kind: T.DataType) -> bool:

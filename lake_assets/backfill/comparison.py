@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.backfill.changed_columns import (
+    OF_SAMPLES,
     ColumnChange,
     Counts,
     SharedColumns,
@@ -36,6 +37,9 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_commits import now_ms, read_metadata, read_metadata_at
 from lake_assets.lake.metadata.row_counts import rows_in
 from lake_assets.lake.metadata.working_copies import grafted
+from lake_assets.lake.sensitive_values import SensitiveColumns
+from lake_assets.pipeline.sensitive_columns import SensitiveTables
+from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.partitioning.partition_changes import partition_changes
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.writing.table_ddl import key_in
@@ -53,7 +57,8 @@ class TableComparison:
         key: columns that identify a row on both sides; with them, each changed row is one changed key.
         partitions: keys of the changed partitions; None: the table has no `partitions`.
         sums: by numeric column outside the key, the sums over the changed rows, before and after.
-        samples: some changed rows, as they were and as they are, with `_change_type`.
+        samples: some changed rows, as they were and as they are, with `_change_type` and, of the second image of an
+            updated row, the columns that differ.
         columns: the columns that differ: how many rows do so in each, and which columns are new, dropped or renamed.
         rows: number of rows before and after; None: unknown.
     """
@@ -79,6 +84,20 @@ class TableComparison:
         """Whether neither rows nor columns differ."""
         return not self.changed and not self.columns
 
+    def without_values_of(self, columns: SensitiveColumns) -> TableComparison:
+        """Return the comparison without values of some columns; a column that was renamed may be any of them."""
+        if not columns:
+            return self
+        values = tuple(
+            replace(c, values=tuple(columns.value(c.column, v) for v in c.values)) if c.values else c
+            for c in self.columns
+        )
+        samples = tuple(
+            {c: v if c in OF_SAMPLES else columns.value(c, v) for c, v in row.items()} for row in self.samples
+        )
+        sums = {c: (columns.value(c, a), columns.value(c, b)) for c, (a, b) in self.sums.items()}
+        return replace(self, columns=values, samples=samples, sums=sums)
+
     def numbers(self) -> dict[str, Any]:
         """Return the comparison as JSON values for the record of a backfill, without any value of a row."""
         own = {"inserted": self.inserted, "updated": self.updated, "deleted": self.deleted, "rows": list(self.rows)}
@@ -87,15 +106,21 @@ class TableComparison:
 
 
 def compare(
-    lake: Lake, record: BackfillRecord, partitions: Mapping[str, Partitions | None], samples: int = 5
+    lake: Lake,
+    record: BackfillRecord,
+    specs: Iterable[Spec],
+    samples: int = 5,
+    *,
+    shows_sensitive: bool = False,
 ) -> Iterator[TableComparison]:
     """Compare each table of a backfill: before publishing, main and the working copy, else before and after.
 
     Args:
         lake: the lake.
         record: the backfill.
-        partitions: by table, its declared partitions.
+        specs: the tables of the pipeline, as declared.
         samples: number of rows to show of each table.
+        shows_sensitive: whether values of sensitive columns are shown.
 
     Raises:
         BackfillError: the backfill was discarded or not begun, or the state from before is no longer kept.
@@ -111,10 +136,16 @@ def compare(
         advice = f": `lake-assets compare {undo.id}` compares the same rows, after and before it" if undo else ""
         raise BackfillError(f"the backfill {record.id} is undone{advice}")
     side = SideLake(lake, record) if record.is_open else None
+    declared = {str(s.table): s for s in specs}
+    sensitive = SensitiveTables.of_specs(lake, declared.values())
     for t in record.tables:
         with _two_snapshots(lake, side, record, t) as states:
             former_key = key_in(lake.table(t.table)) if side else key_in(states.lake.table(states.table))
-            yield _compared(states, t.table, former_key, partitions.get(t.table), samples)
+            spec = declared.get(t.table)
+            found = _compared(states, t.table, former_key, spec.partitions if spec else None, samples)
+        # What was declared when the rows before were written counts, too.
+        columns = sensitive.of(t.table) | SensitiveColumns.stored(lake.find(t.table))
+        yield found if shows_sensitive else found.without_values_of(columns)
 
 
 @dataclass(frozen=True)

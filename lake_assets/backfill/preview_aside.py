@@ -85,6 +85,8 @@ def compute_aside(
     plan: BackfillPlan,
     samples: int = 5,
     on_progress: Progress = lambda record, table: None,
+    *,
+    shows_sensitive: bool = False,
 ) -> Aside:
     """Compute the tables of a plan beside production, and compare them. Nothing is left of it if that fails.
 
@@ -97,8 +99,8 @@ def compute_aside(
     made = Backfill.begin(lake, pipeline, plan, publish="manual")
     try:
         made.build(on_progress)
-        partitions = {str(s.table): s.partitions for s in pipeline.specs(lake, alone=False)}
-        compared = tuple(compare(lake, made.record, partitions, samples))
+        specs = pipeline.specs(lake, alone=False)
+        compared = tuple(compare(lake, made.record, specs, samples, shows_sensitive=shows_sensitive))
         record = replace(made.record, process="", is_unseen=False)
         for c in compared:
             record = record.with_table(replace(record.of(c.table), compared=c.numbers()))

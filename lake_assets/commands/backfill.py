@@ -19,7 +19,7 @@ from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.row_selection import Selection
 from lake_assets.commands.compared_tables import show_comparison
 from lake_assets.commands.printing import console, listing, local, print_json, size, stderr, visible
-from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, ShowSensitive, pipeline_of
 from lake_assets.errors import (
     BackfillError,
     BackfillNotFoundError,
@@ -265,15 +265,15 @@ def compare(
     backfill: Id,
     samples: Annotated[int, typer.Option(help="changed rows to show of each table", min=0)] = 5,
     pipeline: PipelineOption = None,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a backfill changes, or has changed: rows, columns, partitions, sums of numbers, and sample rows."""
     lake = Lake.load_existing()
     record = settled(lake, Records(lake).get(backfill))
     specs = pipeline_of_record(lake, record, pipeline).specs(lake, alone=False)
-    partitions = {str(s.table): s.partitions for s in specs}
     results = []
-    for result in compared(lake, record, partitions, samples):
+    for result in compared(lake, record, specs, samples, shows_sensitive=show_sensitive):
         results.append(result)
         if not as_json:
             show_comparison(result)

@@ -13,13 +13,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.capture import Capture
+from lake_assets.capture import Capture, FieldRange
+from lake_assets.capture.captured import CapturedFile
 from lake_assets.capture.changes_view import changed_rows
 from lake_assets.commands.printing import check_folder_of, console, local, visible_json
-from lake_assets.commands.table_lookup import AsJson
+from lake_assets.commands.table_lookup import AsJson, ShowSensitive, sensitive_of
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, quote
+from lake_assets.lake.redaction import HIDDEN
+from lake_assets.lake.sensitive_values import NOTHING, SensitiveColumns
 from lake_assets.tables.changes_table import check_replaceable, write_changes
 
 if TYPE_CHECKING:
@@ -44,15 +47,17 @@ def capture(
     table: Name,
     start: From = None,
     end: To = None,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which data files of TABLE changed between two snapshots, and their field ranges (without Spark)."""
     lake = Lake.load_existing()
     with lake.capture(table, _bound(lake, table, start), _bound(lake, table, end)) as captured:
+        facts = _facts(captured, NOTHING if show_sensitive else sensitive_of(lake, table))
         if as_json:
-            print(json.dumps(_facts(captured), default=str, indent=2))
+            print(json.dumps(facts, default=str, indent=2))
         else:
-            _show(captured)
+            _show(captured, facts)
 
 
 def changes(
@@ -77,6 +82,7 @@ def changes(
     into: Annotated[
         str | None, typer.Option("--as", help="write a table of this lake instead, for SQL of any session and engine")
     ] = None,
+    show_sensitive: ShowSensitive = False,
 ) -> None:
     """Write the row-level changes of TABLE between two snapshots."""
     if out is not None and into is not None:
@@ -96,12 +102,16 @@ def changes(
         frame = _rows(lake, captured, kind, form, images, key)
         if limit is not None:
             frame = frame.limit(limit)
+        from lake_assets.tables.hidden_columns import hand_on, without_values
+
+        hidden = sensitive_of(lake, table) if into or not show_sensitive else NOTHING
         if into is not None:
             rows = write_changes(lake, TableId.parse(into), frame, captured)
+            hand_on(lake, TableId.parse(into), hidden)
         elif out is not None:
-            rows = _write(frame, out)
+            rows = _write(without_values(frame, hidden), out)
         else:
-            for line in _lines(frame):
+            for line in _lines(without_values(frame, hidden)):
                 sys.stdout.write(visible_json(line) + "\n")
             return
         console.print(f"{rows} {'row' if rows == 1 else 'rows'} written to {into or out}", markup=False)
@@ -118,8 +128,20 @@ def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | N
         return text  # an unknown tag or branch: the capture's error names the existing ones
 
 
-def _facts(captured: Capture) -> dict[str, Any]:
+def _facts(captured: Capture, hidden: SensitiveColumns) -> dict[str, Any]:
     w = captured.window
+
+    def of_file(file: CapturedFile) -> dict[str, Any]:
+        # `truncate` leaves the beginning of a value, and the folder of a file has the values of its partition.
+        covered = {c for c in file.partition if hidden.covers(c.removesuffix("_trunc"))}
+        partition = {c: HIDDEN if c in covered else v for c, v in file.partition.items()}
+        path = HIDDEN if covered else file.path
+        return {**{n: getattr(file, n) for n in _OF_FILES}, "path": path, "partition": partition}
+
+    def of_range(column: str, found: FieldRange) -> dict[str, Any]:
+        ends = {name: hidden.value(column, getattr(found, name)) for name in ("low", "high")}
+        return {**{name: getattr(found, name) for name in _OF_RANGES}, **ends}
+
     return {
         "table": str(w.table),
         "table_uuid": w.table_uuid,
@@ -127,12 +149,12 @@ def _facts(captured: Capture) -> dict[str, Any]:
         "end": {"snapshot_id": w.end_snapshot_id, "sequence_number": w.end_sequence_number},
         "operations": w.operations,
         "is_empty": captured.is_empty,
-        "files": [{name: getattr(f, name) for name in _OF_FILES} for f in captured.files],
-        "ranges": {column: {name: getattr(r, name) for name in _OF_RANGES} for column, r in captured.ranges.items()},
+        "files": [of_file(f) for f in captured.files],
+        "ranges": {column: of_range(column, r) for column, r in captured.ranges.items()},
     }
 
 
-def _show(captured: Capture) -> None:
+def _show(captured: Capture, facts: dict[str, Any]) -> None:
     w = captured.window
     first, last = w.start_snapshot_id or "the beginning", w.end_snapshot_id or "nothing"
     console.print(f"[bold]{escape(str(w.table))}[/] from {first} to {last}")
@@ -141,10 +163,10 @@ def _show(captured: Capture) -> None:
         console.print("nothing changed")
         return
     files = Table("side", "why", "partition", "records", "bytes", "path")
-    for f in captured.files[:SHOWN_FILES]:
-        partition = ", ".join(f"{k}={v}" for k, v in f.partition.items())
-        counted = (f"{f.records:,}", f"{f.bytes:,}")
-        files.add_row(f.side, escape(f.why), escape(partition), *counted, escape(f.path.rsplit("/", 1)[-1]))
+    for f in facts["files"][:SHOWN_FILES]:
+        partition = ", ".join(f"{k}={v}" for k, v in f["partition"].items())
+        counted = (f"{f['records']:,}", f"{f['bytes']:,}")
+        files.add_row(f["side"], escape(f["why"]), escape(partition), *counted, escape(f["path"].rsplit("/", 1)[-1]))
     console.print(files)
     if len(captured.files) > SHOWN_FILES:
         console.print(f"... and {len(captured.files) - SHOWN_FILES} more (--json lists all)")
@@ -152,7 +174,9 @@ def _show(captured: Capture) -> None:
     console.print(f"{len(captured.files)} files, {total[0]:,} bytes, {total[1]:,} records before deletes")
     ranges = Table("field", "low", "high", "exact", "nulls")
     for name, r in captured.ranges.items():
-        ranges.add_row(escape(name), *map(escape, r.ends), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
+        is_hidden = HIDDEN in (facts["ranges"][name]["low"], facts["ranges"][name]["high"])
+        ends = (HIDDEN, HIDDEN) if is_hidden else r.ends
+        ranges.add_row(escape(name), *map(escape, ends), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
     console.print(ranges)
 
 

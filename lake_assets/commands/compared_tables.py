@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from lake_assets.backfill.changed_columns import ColumnChange
+from lake_assets.backfill.changed_columns import CHANGED, OF_SAMPLES, ColumnChange
 from lake_assets.backfill.comparison import TableComparison
 from lake_assets.commands.printing import console, listing, visible
 
@@ -33,7 +33,7 @@ def show_comparison(result: TableComparison) -> None:
         console.print(escape(f"  sum of {column} over these rows: {before} before, {after} after"))
     if result.samples:
         printed = listing(
-            "", *(escape(visible(c)) for c in result.samples[0] if c != "_change_type"), fold=True, style="dim"
+            "", *(escape(visible(c)) for c in result.samples[0] if c not in OF_SAMPLES), fold=True, style="dim"
         )
         for cells in _sample_rows(result):
             printed.add_row(*cells)
@@ -73,10 +73,10 @@ def _sample_rows(result: TableComparison) -> Iterator[list[str]]:
             continue
         cells = [_SIGNS[kind]]
         for column, value in sample.items():
-            if column == "_change_type":
+            if column in OF_SAMPLES:
                 continue
             text = escape(visible(str(value)))
-            if kind == "update_after" and repr(before[column]) != repr(value):
+            if column in sample.get(CHANGED, ()):
                 text = f"[red]{escape(visible(str(before[column])))}[/] [dim]->[/] [green]{text}[/]"
             cells.append(text)
         yield cells

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, print_json
-from lake_assets.commands.table_lookup import AsJson, PipelineOption, pipeline_of
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, ShowSensitive, pipeline_of
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.history.absorbed_events import Event
@@ -53,6 +53,7 @@ def history(
     raw: Annotated[bool, typer.Option("--raw", help="show the text of the raw records")] = False,
     limit: Annotated[int, typer.Option(help="maximum rows to list if a part of a key is named", min=1)] = 20,
     pipeline: PipelineOption = None,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Show all versions of one row of TABLE, and what made each of them; exit code 1 if there never was such a row.
@@ -61,7 +62,7 @@ def history(
     """
     lake, name = Lake.load_existing(), TableId.parse(table)
     asked = HistoryRequest(name, key or (), null or (), pipeline or "", limit)
-    found = row_history(lake, _specs(lake, name, pipeline), asked)
+    found = row_history(lake, _specs(lake, name, pipeline), asked, shows_sensitive=show_sensitive)
     if as_json:
         print_json(_document(found, raw=raw))
     else:

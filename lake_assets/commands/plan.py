@@ -20,7 +20,7 @@ from lake_assets.commands.backfill import record_json, show_progress
 from lake_assets.commands.check import checked, print_mistakes, rejected_by_spark
 from lake_assets.commands.compared_tables import show_comparison
 from lake_assets.commands.printing import console, local, print_json, size, visible
-from lake_assets.commands.table_lookup import AsJson, find_file
+from lake_assets.commands.table_lookup import AsJson, ShowSensitive, find_file
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.pipeline import Pipeline
@@ -41,6 +41,7 @@ def plan(
         bool, typer.Option("--aside", help="compute the changed tables beside production, and compare their rows")
     ] = False,
     samples: Annotated[int, typer.Option(help="with --aside: changed rows to show of each table", min=0)] = 5,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what PIPELINE, an edited declaration, changes against what the lake's tables were computed by.
@@ -66,7 +67,9 @@ def plan(
     found = preview(lake, loaded, result.columns, Records(lake).all())
     if not as_json:
         _show(found, result.open)
-    computed = _computed(lake, loaded, found, samples, as_json=as_json) if aside else None
+    computed = None
+    if aside:
+        computed = _computed(lake, loaded, found, samples, as_json=as_json, shows_sensitive=show_sensitive)
     if as_json:
         print_json(_json(found, result.open, computed))
     elif computed:
@@ -89,7 +92,9 @@ def _one_file(pipeline: str) -> Path:
     return find_file(pipeline)
 
 
-def _computed(lake: Lake, pipeline: Pipeline, found: Preview, samples: int, *, as_json: bool) -> Aside | None:
+def _computed(
+    lake: Lake, pipeline: Pipeline, found: Preview, samples: int, *, as_json: bool, shows_sensitive: bool
+) -> Aside | None:
     """Compute the changed tables aside, and print the progress; None: there are none."""
     planned: BackfillPlan = plan_aside(lake, pipeline, found)
     if not planned.tables:
@@ -97,11 +102,11 @@ def _computed(lake: Lake, pipeline: Pipeline, found: Preview, samples: int, *, a
             console.print("no existing table is computed again: there is nothing to compare beside production")
         return None
     if as_json:
-        return compute_aside(lake, pipeline, planned, samples)
+        return compute_aside(lake, pipeline, planned, samples, shows_sensitive=shows_sensitive)
     for table, why in planned.left_out.items():
         console.print(f"{table} is left out: {why}", style="yellow", markup=False, soft_wrap=True)
     with console.status("computing beside production"):
-        return compute_aside(lake, pipeline, planned, samples, show_progress)
+        return compute_aside(lake, pipeline, planned, samples, show_progress, shows_sensitive=shows_sensitive)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, listing, outcome_json, outcome_table, print_json
-from lake_assets.commands.table_lookup import AsJson, find_pipeline
+from lake_assets.commands.table_lookup import AsJson, ShowSensitive, find_pipeline, sensitive_of
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
-from lake_assets.ingest.records.event_rows import SEPARATOR
+from lake_assets.ingest.records.event_rows import SEPARATOR, UNREADABLE
 from lake_assets.lake import TableId
+from lake_assets.lake.redaction import HIDDEN
 
 SUFFIX = "_rejected"
 app = typer.Typer(
@@ -25,6 +26,8 @@ app = typer.Typer(
     invoke_without_command=True,
     no_args_is_help=False,
 )
+# Reasons that quote nothing of a record.
+_WITHOUT_VALUES = re.compile(rf"key column .+ is (null|missing|null or missing)|{re.escape(UNREADABLE)}")
 Raw = Annotated[str | None, typer.Option("--raw", help="only records of this raw table, such as raw.shop_events")]
 
 
@@ -36,10 +39,10 @@ def overview(context: typer.Context) -> None:
 
 
 @app.command("summary")
-def summary(raw: Raw = None, as_json: AsJson = False) -> None:
+def summary(raw: Raw = None, show_sensitive: ShowSensitive = False, as_json: AsJson = False) -> None:
     """Count the rejected records by table and reason."""
     arrivals: dict[tuple[str, str, str], dict[int, datetime]] = {}
-    for name, row in _rows(Lake.load_existing(), raw):
+    for name, row in _rows(Lake.load_existing(), raw, shows_sensitive=show_sensitive):
         key = (name, row["source_table"] or "", _kind(row["reason"]))
         # A record may hold several events.
         arrivals.setdefault(key, {})[row["position"]] = row["arrived_at"]
@@ -73,10 +76,13 @@ def listed(
     raw: Raw = None,
     source: Annotated[str | None, typer.Option("--source-table", help="only records of this source table")] = None,
     limit: Annotated[int, typer.Option(help="maximum records to show")] = 50,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """List the rejected records, newest first."""
-    records = [{"raw": name, **row} for name, row in _rows(Lake.load_existing(), raw, source)]
+    records = [
+        {"raw": name, **row} for name, row in _rows(Lake.load_existing(), raw, source, shows_sensitive=show_sensitive)
+    ]
     records.sort(key=lambda r: (r["rejected_at"], r["position"]), reverse=True)
     records = records[:limit]
     if as_json:
@@ -95,9 +101,11 @@ def listed(
 def explain(
     raw: Annotated[str, typer.Argument(help="the raw table, for example raw.shop_events")],
     position: Annotated[int, typer.Argument(help="the record's position")],
+    show_sensitive: ShowSensitive = False,
 ) -> None:
     """Show one rejected record in full: its origin, why it was rejected, and how to fix it."""
-    records = [row for _, row in _rows(Lake.load_existing(), raw, position=position)]
+    found = _rows(Lake.load_existing(), raw, position=position, shows_sensitive=show_sensitive)
+    records = [row for _, row in found]
     if not records:
         raise PipelineError(f"{raw} has no rejected record at position {position}: see `lake-assets rejected list`")
     for row in records:
@@ -134,7 +142,12 @@ def replay(
 
 
 def _rows(
-    lake: Lake, raw: str | None, source: str | None = None, position: int | None = None
+    lake: Lake,
+    raw: str | None,
+    source: str | None = None,
+    position: int | None = None,
+    *,
+    shows_sensitive: bool = False,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     if raw is not None and not lake.exists(raw):
         raise TableNotFoundError(f"no raw table {raw}; there are: {', '.join(map(str, lake.tables('raw'))) or 'none'}")
@@ -147,8 +160,19 @@ def _rows(
     for table in lake.tables("raw") if named is None else [TableId(named.namespace, named.name + SUFFIX)]:
         of = TableId(table.namespace, table.name.removesuffix(SUFFIX))
         if table.name.endswith(SUFFIX) and lake.exists(of) and lake.exists(table):
+            is_hidden = not shows_sensitive and bool(sensitive_of(lake, of))
             for row in lake.table(table).scan(row_filter=row_filter).to_arrow().to_pylist():
-                yield str(of), row
+                yield str(of), _without_values(row) if is_hidden else row
+
+
+def _without_values(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a rejected record without its text, and its reason without what that may quote of it."""
+    reason = row["reason"]
+    if misfits := _misfits(reason):
+        reason = SEPARATOR.join(f"{column} does not fit {kind}: {HIDDEN}" for column, kind in misfits)
+    elif not _WITHOUT_VALUES.fullmatch(reason):
+        reason = HIDDEN
+    return {**row, "record": HIDDEN, "reason": reason}
 
 
 def _kind(reason: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,12 @@ from rich.markup import escape
 
 from lake_assets.backfill.publishing import settle_all
 from lake_assets.commands.printing import console, outcome_json, outcome_table, print_json, stderr, visible
-from lake_assets.commands.table_lookup import AsJson, find_pipeline
+from lake_assets.commands.table_lookup import AsJson, ShowSensitive, find_pipeline
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake.names import nearest
+from lake_assets.lake.sensitive_values import shown
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.outcome import Outcome
 from lake_assets.upkeep.attend import attend_after_run
@@ -30,6 +32,7 @@ def run(
     upkeep: Annotated[
         bool, typer.Option("--upkeep/--no-upkeep", help="combine small files and expire snapshots afterwards, if due")
     ] = True,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Absorb everything that is pending, then exit (for cron).
@@ -47,13 +50,14 @@ def run(
                 f"{pipeline} has no table {', '.join(unknown)}{near}; it has {', '.join(sorted(existing)) or 'none'}"
             )
     if as_json:
-        outcomes = loaded.run(lake, table)
+        outcomes = _shown(loaded.run(lake, table), with_values=show_sensitive)
         print_json([outcome_json(o) for o in outcomes])
     else:
         with console.status("looking at what is pending") as status:
             outcomes = loaded.run(
                 lake, table, on_start=lambda name: status.update(f"absorbing: {escape(visible(name))}")
             )
+        outcomes = _shown(outcomes, with_values=show_sensitive)
         console.print(outcome_table(outcomes))
     for note in filter(None, (rejection_note(outcomes, pipeline), pipeline_note(outcomes, pipeline))):
         stderr.print(note, markup=False)
@@ -63,6 +67,17 @@ def run(
         attend_after_run(lake, loaded)
     if _unexpected_rejects(loaded, lake, outcomes):
         raise typer.Exit(REJECTED)
+
+
+def _shown(outcomes: Sequence[Outcome], *, with_values: bool) -> list[Outcome]:
+    """Return outcomes as they are, or with the whole text of errors that hide it."""
+    if not with_values:
+        return list(outcomes)
+    errors = [shown(o.exception) for o in outcomes]
+    return [
+        replace(o, error=f"{type(e).__name__}: {e}") if e is not o.exception else o
+        for o, e in zip(outcomes, errors, strict=True)
+    ]
 
 
 def _unexpected_rejects(pipeline: Pipeline, lake: Lake, outcomes: Sequence[Outcome]) -> bool:

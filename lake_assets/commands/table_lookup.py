@@ -15,10 +15,15 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import nearest
+from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.pipeline import Pipeline, own_pipelines
+from lake_assets.pipeline.sensitive_columns import SensitiveTables
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+ShowSensitive = Annotated[
+    bool, typer.Option("--show-sensitive", help="show values of columns that are declared `sensitive`, instead of ***")
+]
 PipelineOption = Annotated[
     str | None,
     typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES"),
@@ -75,6 +80,16 @@ def declared_specs(lake: Lake) -> dict[str, Spec]:
             with contextlib.suppress(LakeError):
                 found |= {str(s.table): s for s in pipeline.specs(lake, alone=False)}
     return found
+
+
+def sensitive_of(lake: Lake, table: TableId | str) -> SensitiveColumns:
+    """Return the sensitive columns of a table, as pipelines in LAKE_PIPELINES declare them now, and as its last step
+    had them."""
+    name, specs = TableId.parse(table), list[Spec]()
+    with contextlib.suppress(LakeError):  # `check` says what is wrong
+        for pipeline in own_pipelines():
+            specs += pipeline.specs(lake, alone=False)
+    return SensitiveTables.of_specs(lake, specs).of(name) | SensitiveColumns.stored(lake.find(name))
 
 
 def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:

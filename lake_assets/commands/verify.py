@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from lake_assets.commands.printing import console, listing, print_json
-from lake_assets.commands.table_lookup import AsJson, PipelineOption, computed_spec
+from lake_assets.commands.table_lookup import AsJson, PipelineOption, ShowSensitive, computed_spec
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -24,17 +24,18 @@ def verify(
     pipeline: PipelineOption = None,
     sample: Annotated[str, typer.Option(help="compare only this share of the keys: 0.01 or 1%")] = "100%",
     limit: Annotated[int, typer.Option(help="maximum differing rows to show", min=1)] = 20,
+    show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute TABLE from the snapshots it has absorbed, and compare; exit code 1 if rows differ."""
     share, lake = _share(sample), Lake.load_existing()
     spec = computed_spec(lake, TableId.parse(table), pipeline)
     if as_json:
-        result = verify_model(lake, spec, sample=share, limit=limit)
+        result = verify_model(lake, spec, sample=share, limit=limit, shows_sensitive=show_sensitive)
         print_json(vars(result) | {"differences": [vars(d) for d in result.differences], "equal": result.equal})
     else:
         with console.status("computing the table again"):
-            result = verify_model(lake, spec, sample=share, limit=limit)
+            result = verify_model(lake, spec, sample=share, limit=limit, shows_sensitive=show_sensitive)
         _show(result)
     if not result.equal:
         raise typer.Exit(1)

@@ -15,6 +15,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import TRUNCATE
 from lake_assets.history.absorbed_events import Event, EventId, RowEvents
 from lake_assets.history.file_rows import Row
+from lake_assets.history.hidden_values import without_values
 from lake_assets.history.history_document import (
     LISTED,
     Change,
@@ -36,17 +37,22 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.table_graph import Spec
 
 
-def row_history(lake: LakeBase, specs: Sequence[Spec], asked: HistoryRequest) -> RowHistory:
+def row_history(
+    lake: LakeBase, specs: Sequence[Spec], asked: HistoryRequest, *, shows_sensitive: bool = False
+) -> RowHistory:
     """Return the history of a row; reads, and changes nothing.
 
     Args:
         specs: the tables of the pipeline; without that of the table, its versions alone are shown.
+        shows_sensitive: whether values of sensitive columns are shown.
 
     Raises:
         TableNotFoundError: the table does not exist.
         RowHistoryError, ColumnNotFoundError: the key does not fit the table.
     """
-    return _Reader(lake, {s.table: s for s in specs}, asked).history()
+    declared = {s.table: s for s in specs}
+    found = _Reader(lake, declared, asked).history()
+    return found if shows_sensitive else without_values(lake, declared, found)
 
 
 @dataclass

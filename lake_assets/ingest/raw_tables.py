@@ -50,6 +50,8 @@ RAW_SCHEMA = Schema(
     NestedField(9, "payload", StringType(), doc="the record without its schema, where it came with one"),
     NestedField(10, "transaction", StringType(), doc="which one it belongs to, where lines around it say that"),
 )
+# The columns that hold a record's text, parts of it, or what is wrong with it.
+OF_RECORDS = ("record", "payload", "problem")
 ARROW: pa.Schema = pa.schema(
     [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in RAW_SCHEMA.as_arrow()]
 )

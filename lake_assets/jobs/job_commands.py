@@ -183,7 +183,9 @@ def run_command(
         reader.join(_SECONDS_TO_END)  # a process that it left behind may hold its output open
     if code:
         output = "".join(tail).strip()
-        raise JobError(f"{step.table}: {command[0]} {_ended(code)}" + (f":\n{output}" if output else ""))
+        raise JobError(f"{step.table}: {command[0]} {_ended(code)}" + (f":\n{output}" if output else "")).quoting(
+            *([output] if output else ())
+        )
     return {"command": Path(command[0]).name}
 
 

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
+from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.orchestration.asset_names import asset_key
 from lake_assets.pipeline.column_sources import column_sources
 from lake_assets.pipeline.table_graph import Spec
@@ -143,7 +144,8 @@ def table_name(lake: LakeBase, table: TableId) -> str:
 
 
 def column_schema(table: Table) -> dg.TableSchema:
-    """Return the columns of the table as Dagster's schema."""
+    """Return the columns of the table as Dagster's schema; sensitive ones have a tag."""
+    sensitive = SensitiveColumns.stored(table)
     return dg.TableSchema(
         [
             dg.TableColumn(
@@ -151,6 +153,7 @@ def column_schema(table: Table) -> dg.TableSchema:
                 str(field.field_type),
                 description=field.doc,
                 constraints=dg.TableColumnConstraints(nullable=not field.required),
+                tags={"lake_assets/sensitive": ""} if sensitive.covers(field.name) else None,
             )
             for field in table.schema().fields
         ]

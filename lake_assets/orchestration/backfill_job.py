@@ -4,7 +4,7 @@ It reports the plan, its progress and what it changed as observations: rows of t
 table fresh.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, valid
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
 from lake_assets.pipeline import Pipeline
-from lake_assets.tables.partitioning.table_partitions import Partitions
+from lake_assets.pipeline.table_graph import Spec
 
 
 class BackfillOptions(dg.Config):
@@ -124,8 +124,7 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
         )
         raise
     context.log.info(f"the backfill {backfill.record.id} is {backfill.record.state}")
-    partitions = {str(s.table): s.partitions for s in pipeline.specs(lake, alone=False)}
-    yield from comparisons(lake, backfill.record, partitions)
+    yield from comparisons(lake, backfill.record, pipeline.specs(lake, alone=False))
 
 
 def _of_run(context: Any, lake: Lake, pipeline: Pipeline) -> Backfill | None:
@@ -142,15 +141,13 @@ def _root(context: Any) -> str:
 BACKFILL_TAG = "lake_assets/backfill"
 
 
-def comparisons(
-    lake: Lake, record: BackfillRecord, partitions: Mapping[str, Partitions | None]
-) -> Iterator[dg.AssetObservation]:
+def comparisons(lake: Lake, record: BackfillRecord, specs: Iterable[Spec]) -> Iterator[dg.AssetObservation]:
     """Compare each table of a backfill before and after.
 
     Args:
-        partitions: by table, its declared partitions.
+        specs: the tables of the pipeline, as declared.
     """
-    for comparison in compare(lake, record, partitions):
+    for comparison in compare(lake, record, specs):
         yield dg.AssetObservation(asset_key(TableId.parse(comparison.table)), metadata=_metadata(record, comparison))
 
 

@@ -231,7 +231,7 @@ def _completed(
     context.log.info(
         f"the backfill {made.id} is published {made.way or '(no row differed)'}; `lake-assets undo {made.id}` undoes it"
     )
-    yield from comparisons(lake, made, {table: s.partitions for table, s in specs.items()})
+    yield from comparisons(lake, made, specs.values())
 
 
 def _redone(record: BackfillRecord, spec: Spec) -> Redone | None:

@@ -26,7 +26,8 @@ from lake_assets.pipeline.config.stream_contents import StreamContents
 from lake_assets.pipeline.config.yaml_file import read_pipeline, read_settings
 from lake_assets.pipeline.pending import PendingWindow, pending_of
 from lake_assets.pipeline.redo import Past, redo
-from lake_assets.pipeline.step_retries import absorb, is_interrupted, retried
+from lake_assets.pipeline.sensitive_steps import is_interrupted
+from lake_assets.pipeline.step_retries import absorb, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables import leftovers, standing_failures

@@ -27,6 +27,7 @@ from lake_assets.models.sql.sql_errors import column_problems, located, model_er
 from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
+from lake_assets.pipeline.sensitive_checks import sensitive_mistakes
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Audit, Relationship
 from lake_assets.tables.pending_windows import GONE, is_gone
@@ -63,6 +64,7 @@ def check(pipeline: Pipeline, lake: LakeBase) -> CheckResult:
     problems += checks.of_finals()
     problems += checks.of_partitions()
     problems += checks.of_audits()
+    problems += checks.of_sensitive()
     # Each model of a circle has the same one.
     columns = {table: tuple(types) for table, types in checks.outputs.items()}
     return CheckResult(tuple(dict.fromkeys(problems)), (*checks.unknown_sources, *checks.unknown_tables()), columns)
@@ -259,6 +261,18 @@ class _Checks:
                 )
                 problems += _audit_problems(audit, at, columns[spec.table], columns)
         return problems
+
+    def of_sensitive(self) -> list[str]:
+        """Return mistakes in `sensitive` and `not_sensitive`."""
+        known = {s.table: self._known_columns(s) for s in self.specs}
+        return [*sensitive_mistakes(self.lake, self._declared, self.specs, self._places, known)]
+
+    def _known_columns(self, spec: Spec) -> Mapping[str, str] | None:
+        """Return the columns that a table has, or will have; None: unknown."""
+        try:
+            return self._model_columns(spec.table) or self._columns_of(spec)
+        except PipelineError:  # reported with the audits
+            return None
 
     def _columns_of(self, spec: Spec) -> Mapping[str, str] | None:
         """Return the future columns of a final table, if staging is known; for other tables, their current columns.

@@ -8,6 +8,7 @@ from lake_assets.final.added_columns import FROM
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase
+from lake_assets.pipeline.sensitive_steps import findings_without_values
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate
@@ -33,4 +34,4 @@ def audit(lake: LakeBase, spec: ComputedSpec | JobSpec, only: frozenset[str] | N
         key = (*key, FROM) if spec.mode == "scd2" else ()
     gate = Gate(lake, spec.table, spec.audits, key)
     gate.check(columns_of(lake, spec.table))
-    return gate.audit_published(table.metadata.current_snapshot_id)
+    return findings_without_values(lake, spec, gate.audit_published(table.metadata.current_snapshot_id))

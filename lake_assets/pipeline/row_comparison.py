@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from functools import reduce
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType, MapType, VariantType
+from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, VariantType
 
 from lake_assets.lake import quote
+from lake_assets.tables.writing.table_state import KEY_PROPERTY
 
 EXPECTED, FOUND = "_expected", "_found"
 # Spark adds floats in any order, so the last digits differ between two runs of one query.
 TOLERANCE = 1e-9
+_PARTS = 1_000_000
 
 
 def counted_rows(expected: DataFrame, stored: DataFrame) -> DataFrame:
@@ -81,3 +85,16 @@ def beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
 def orderable(rows: DataFrame) -> Sequence[Column]:
     """Return the columns that rows can be sorted by."""
     return [F.col(quote(f.name)) for f in rows.schema.fields if not isinstance(f.dataType, MapType | VariantType)]
+
+
+def in_sample(table: Table, rows: DataFrame, sample: float) -> Column:
+    """Return the condition for rows of the sample: by the hash of the key, or of all hashable columns."""
+    key: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
+    kinds: dict[str, DataType] = {f.name: f.dataType for f in rows.schema.fields}
+    names = key if key and all(k in kinds for k in key) else list(kinds)
+    # Floats may differ in the last digits between the two sides, maps have no hash.
+    hashed = [n for n in names if not isinstance(kinds[n], FloatType | DoubleType | MapType | VariantType)]
+    if not hashed:
+        return F.lit(True)
+    place = F.pmod(F.xxhash64(*(F.col(quote(n)) for n in hashed)), F.lit(_PARTS))
+    return place < F.lit(round(sample * _PARTS))

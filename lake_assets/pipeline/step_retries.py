@@ -25,6 +25,8 @@ from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import observed_steps
+from lake_assets.pipeline.sensitive_columns import SensitiveTables
+from lake_assets.pipeline.sensitive_steps import is_interrupted, without_values
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
 from lake_assets.tables import leftovers, standing_failures, table_lock
@@ -75,26 +77,12 @@ def absorb(
         raise
     if not is_aside:
         standing_failures.forget(lake, spec.table)
+        SensitiveTables.of_specs(lake, [spec]).store(spec.table)
     return outcome
 
 
-def is_interrupted(error: BaseException) -> bool:
-    """Whether an error occurred while an interrupt was handled.
-
-    An interrupted call of Spark leaves its connection unusable, so cleaning up fails as well."""
-    at: BaseException | None = error
-    seen: list[BaseException] = []
-    # A re-raised error can be its own context.
-    while at is not None and at not in seen:
-        if isinstance(at, KeyboardInterrupt):
-            return True
-        seen.append(at)
-        at = at.__cause__ or at.__context__
-    return False
-
-
 def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
-    """Run a step of a table, and repeat it after a race lost to another writer.
+    """Run a step of a table, and repeat it after a race lost to another writer; see `without_values`.
 
     Before each attempt, branches of killed runs are dropped, and future timestamps are reset, since Iceberg would
     refuse the commit.
@@ -102,6 +90,10 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
     Raises:
         ConcurrentWriteError: every attempt lost.
     """
+    return without_values(lake, spec, lambda: _retried(lake, spec, run))
+
+
+def _retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
     step = step_of(spec)
     try:
         for attempt in Retrying(

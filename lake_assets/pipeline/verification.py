@@ -7,16 +7,14 @@ SELECT that its user gives.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, VariantType
 from sqlglot import exp
 
 from lake_assets.errors import (
@@ -51,18 +49,19 @@ from lake_assets.pipeline.row_comparison import (
     beyond_rounding,
     counted_rows,
     differ,
+    in_sample,
     orderable,
     totals,
 )
+from lake_assets.pipeline.sensitive_columns import SensitiveTables
+from lake_assets.pipeline.sensitive_steps import without_values_in_errors
 from lake_assets.pipeline.table_graph import ComputedSpec, lookups_of
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.table_step import in_review, review_of
 from lake_assets.tables.writing.table_ddl import columns_of
-from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY, KEY_PROPERTY
-
-_PARTS = 1_000_000
+from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,14 @@ class Verification:
         return not self.different
 
 
-def verify(lake: LakeBase, spec: ComputedSpec | JobSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
+def verify(
+    lake: LakeBase,
+    spec: ComputedSpec | JobSpec,
+    *,
+    sample: float = 1.0,
+    limit: int = 20,
+    shows_sensitive: bool = False,
+) -> Verification:
     """Compare a table, as a multiset of rows, with its rows recomputed at the snapshots of its watermark.
 
     NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size.
@@ -123,6 +129,7 @@ def verify(lake: LakeBase, spec: ComputedSpec | JobSpec, *, sample: float = 1.0,
     Args:
         sample: the share (0 to 1) of the keys to compare, picked by their hash, so the same on both sides and each
             time; a share of the rows if the table has no key.
+        shows_sensitive: whether differing rows, and errors, have their sensitive values.
 
     Raises:
         NotRunError: the table does not exist yet, or has absorbed nothing.
@@ -133,8 +140,16 @@ def verify(lake: LakeBase, spec: ComputedSpec | JobSpec, *, sample: float = 1.0,
             order in which rows are read.
         PipelineError: a job has no `full`, or Spark does not accept it.
     """
-    with named_errors(spec.table):
-        return _verified(lake, spec, sample, limit)
+
+    def run() -> Verification:
+        with named_errors(spec.table):
+            return _verified(lake, spec, sample, limit)
+
+    if shows_sensitive:
+        return run()
+    found = without_values_in_errors(lake, spec, run)
+    columns = SensitiveTables.of_specs(lake, [spec]).of(spec.table)
+    return replace(found, differences=tuple(replace(d, row=columns.row(d.row)) for d in found.differences))
 
 
 def _verified(lake: LakeBase, spec: ComputedSpec | JobSpec, sample: float, limit: int) -> Verification:
@@ -161,8 +176,8 @@ def _verified(lake: LakeBase, spec: ComputedSpec | JobSpec, sample: float, limit
             columns = {c: kind for c, kind in columns.items() if c not in not_compared}
         expected, stored = (rows.select(*(F.col(quote(c)) for c in columns)) for rows in (expected, stored))
         if sample < 1:
-            in_sample = _in_sample(table, stored, sample)
-            expected, stored = expected.where(in_sample), stored.where(in_sample)
+            is_in = in_sample(table, stored, sample)
+            expected, stored = expected.where(is_in), stored.where(is_in)
         counts = counted_rows(expected, stored)
         rows_expected, rows_found, different = totals(counts)
         differences: tuple[Difference, ...] = ()
@@ -380,16 +395,3 @@ def _check_columns(spec: ComputedSpec | JobSpec, expected: Mapping[str, str], ex
             f"with {listed}: run pipeline {spec.pipeline!r}, which "
             "rebuilds the table, then verify"
         )
-
-
-def _in_sample(table: Table, rows: DataFrame, sample: float) -> Column:
-    """Return the condition for rows of the sample: by the hash of the key, or of all hashable columns."""
-    key: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
-    kinds: dict[str, DataType] = {f.name: f.dataType for f in rows.schema.fields}
-    names = key if key and all(k in kinds for k in key) else list(kinds)
-    # Floats may differ in the last digits between the two sides, maps have no hash.
-    hashed = [n for n in names if not isinstance(kinds[n], FloatType | DoubleType | MapType | VariantType)]
-    if not hashed:
-        return F.lit(True)
-    place = F.pmod(F.xxhash64(*(F.col(quote(n)) for n in hashed)), F.lit(_PARTS))
-    return place < F.lit(round(sample * _PARTS))

@@ -19,6 +19,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.live_landing import LiveLanding
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.pipeline.sensitive_steps import error_without_values
 from lake_assets.service import service_state
 from lake_assets.service.service_state import State, StreamState
 from lake_assets.sources.live_source import LiveSource, Progress, RowLoad, Stopped
@@ -83,8 +84,9 @@ class StreamService:
             except Stopped:
                 return
             except Exception as e:  # of any kind: a service goes on, and says what is wrong
-                self._say("failed", _text(self.lake, e))
-                log.warning("%s: %s", self.spec.table, self.state.error, exc_info=not isinstance(e, LakeError))
+                told = error_without_values(self.lake, self.spec, e)
+                self._say("failed", _text(self.lake, told))
+                log.warning("%s: %s", self.spec.table, self.state.error, exc_info=not isinstance(told, LakeError))
             # One that has worked for a while starts again at once.
             if time.monotonic() - began > 2 * thresholds.LIVE_RETRY_MOST_SECONDS:
                 pause = thresholds.LIVE_RETRY_SECONDS
@@ -106,7 +108,7 @@ class StreamService:
                     raise Stopped from None
                 continue
             except Exception as e:  # a full disk, a catalog that is away, ...: of many kinds
-                self._say("paused", _text(self.lake, e))
+                self._say("paused", _text(self.lake, error_without_values(self.lake, self.spec, e)))
                 log.warning("%s: %s", self.spec.table, self.state.error)
             if self.stop.wait(pause):
                 raise Stopped

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake.names import TableId
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,22 @@ class Freshness:
 
 
 @dataclass(frozen=True)
+class Sensitive:
+    """What is declared about sensitive columns of a table.
+
+    Attributes:
+        columns: columns whose values are not shown.
+        cleared: columns whose values may be shown although they are computed from such columns.
+        among: the tables of the pipeline, if one of them declares any; what a table's columns are computed from is
+            found among them.
+    """
+
+    columns: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+    among: Mapping[TableId, Any] = field(default_factory=dict[TableId, Any], repr=False, compare=False)
+
+
+@dataclass(frozen=True)
 class Shown:
     """The settings of a table's asset in Dagster; no step reads them.
 
@@ -107,6 +124,7 @@ class Shown:
         depends_on: keys, with slashes, of assets that are not tables of the pipeline.
         target_lag: seconds that the table may be behind what has arrived in the lake; None: the tables that read it
             decide, or nothing waits.
+        sensitive: its columns with values that are not shown.
     """
 
     owners: tuple[str, ...] = ()
@@ -117,6 +135,7 @@ class Shown:
     freshness: Freshness | None = None
     depends_on: tuple[str, ...] = ()
     target_lag: float | None = None
+    sensitive: Sensitive = Sensitive()
 
 
 def in_words(inputs: Iterable[object], lookups: Iterable[object]) -> str:

@@ -120,7 +120,7 @@ def test_what_is_shown_is_what_both_declarations_give_and_what_is_published(
     assert (record.of("agg.n").compared or {})["inserted"] == found.inserted
     # Long after the last commit to production.
     monkeypatch.setattr(comparison, "now_ms", lambda: now_ms() + 600_000)
-    (again,) = compare(lake, record, {}, 0)
+    (again,) = compare(lake, record, (), 0)
     assert (again.changed, len(again.columns), again.samples) == (found.changed, len(found.columns), ())
     Backfill.load(lake, edited, shown.record.id).publish()
     expected, stored = plainly(lake, after), lake.spark().table(lake.sql_name("agg.n"))

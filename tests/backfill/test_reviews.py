@@ -81,7 +81,7 @@ def test_a_query_that_was_edited_after_its_review_is_not_published(lake: Lake, d
         return
     if way == "resume":
         again.build()
-        (found,) = compare(lake, again.record, {})
+        (found,) = compare(lake, again.record, ())
         assert found.sums["n"] == (8, 700)
     again.publish()
     expected = {(1, 5): 1, (2, 2): 1} if way == "restore" else {(1, 500): 1, (2, 200): 1}

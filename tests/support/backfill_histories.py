@@ -233,7 +233,7 @@ class History:
             self.discard()
             return
         wrong, at = dict(self.damages.wrong), len(self.people.log)
-        for found in compare(self.lake, self.open.record, {}):
+        for found in compare(self.lake, self.open.record, ()):
             assert found.changed == found.inserted + found.updated + found.deleted
         backfill = self.open.record.id
         try:

@@ -265,7 +265,7 @@ class Dumps:
                 f"in the dump {dump.name}, {found.duplicated:,} keys ({', '.join(self.rules.key.columns)}) have "
                 f"several rows, such as {some}. Nothing of it was landed: deliver it again without them, or declare a "
                 "`key` that identifies each row, or `key: '*'` if rows have none"
-            )
+            ).quoting(some)
         if last is None:
             return
         for setting, limit, count, what in (

@@ -79,7 +79,7 @@ def check_limit(name: str, limit: Limit | None, rejected: int, records: int, why
         raise RejectedLimitError(
             f"{name}: {rejected:,} of {records:,} records would be rejected, and `max_rejected` is {limit}. Nothing "
             f"was written. The first: {why}. Correct the input or the declaration, or raise the limit"
-        )
+        ).quoting(why)
 
 
 # --- records that could not be routed ---------------------------------------------------------------------------

@@ -183,7 +183,7 @@ class ResultWriter:
                 f"{spec.model.where}: model {spec.table}: {', '.join(key)} is declared as its key, and {copies} of the "
                 f"rows that it keeps share {tuple(values)}: add columns to the key"
                 + (f", or declare the former one ({', '.join(before)})" if before else "")
-            )
+            ).quoting(tuple(values))
 
     def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""
@@ -220,7 +220,7 @@ class ResultWriter:
             raise KeyMissingError(
                 f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
                 f"function returned {copies} rows for {tuple(values)}: group them, or declare another key"
-            )
+            ).quoting(tuple(values))
 
     def _materialize_checked(self, rows: DataFrame) -> DataFrame:
         """Compute rows now and check their key in the same job.
@@ -315,7 +315,7 @@ class ResultWriter:
                 f"{model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and {tuple(shared)} "
                 "is the key of a returned row and of a stored one that is not replaced, since it has other values of "
                 f"{', '.join(model.replace)}: add {by} to the key, or correct the inputs"
-            )
+            ).quoting(tuple(shared))
 
     def _replace_each(self, writer: TableWriter, rows: DataFrame, affected: Frame, types: Mapping[str, str]) -> None:
         """Replace the one row of each affected key, without reading the stored rows before the MERGE."""

@@ -20,6 +20,7 @@ from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.float_columns import guarded
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.rows_in_memory import no_rows
+from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.models.operators.kept_frames import Frame, Frames
 from lake_assets.models.operators.operator_rows import At
 from lake_assets.models.operators.query_tree import Scan
@@ -56,6 +57,11 @@ class Sources:
     shared: SharedChanges = field(default_factory=SharedChanges)
     _views: dict[tuple[TableId, At], str] = field(default_factory=dict[tuple[TableId, At], str], init=False)
     _feeds: dict[TableId, Frame | None] = field(default_factory=dict[TableId, Frame | None], init=False)
+
+    @property
+    def are_sensitive(self) -> bool:
+        """Whether one of the sources has columns whose values must not be told."""
+        return any(SensitiveColumns.stored(table) for table in self.tables.values())
 
     def of(self, scan: Scan, at: At) -> str:
         """Return a view over an occurrence of a table."""

@@ -241,7 +241,9 @@ def _or_in_full(ctx: ModelContext, step: Callable[[], StepResult], failed: str) 
         if not message:
             raise
         # Nothing is written before these errors. If the query itself fails, it fails again below.
-        log.warning("%s: computed in full: %s", ctx.spec.table, failed, exc_info=True)
+        # What Spark says may quote values.
+        is_sensitive = ctx.sources.are_sensitive or bool(ctx.spec.shown.sensitive.among)
+        log.warning("%s: computed in full: %s", ctx.spec.table, failed, exc_info=not is_sensitive)
         return full(ctx, f"{failed}: {message}")
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from lake_assets.lake.column_spelling import caseless
 from lake_assets.pipeline.config.setting_types import (
+    Columns,
     Duration,
     OrText,
     Strict,
@@ -21,7 +23,7 @@ from lake_assets.pipeline.config.setting_types import (
     text_as,
 )
 from lake_assets.pipeline.config.upkeep_settings import Upkeep, UpkeepSettings
-from lake_assets.tables.specs import Freshness, Shown
+from lake_assets.tables.specs import Freshness, Sensitive, Shown
 
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
@@ -163,10 +165,28 @@ class TableSettings(AssetSettings):
         description="how the table's files, deletes and snapshots are kept few; false: not at all; default: the "
         "enclosing settings",
     )
+    sensitive: Columns = Field(
+        default_factory=list,
+        description="columns whose values are personal or secret: reports, events, alerts and previews show *** "
+        "instead, here and in everything that is computed from them; in addition to those of the enclosing settings",
+    )
+    not_sensitive: Columns = Field(
+        default_factory=list,
+        description="columns whose values may be shown, although they are computed from sensitive ones",
+    )
     depends_on: Several = Field(
         default_factory=list,
         description="upstream assets outside the pipeline, as other/asset: adds lineage, and order if a run has both",
     )
+
+    @combination
+    def _sensitive_or_not(self) -> Iterator[str]:
+        if both := {*map(caseless, self.sensitive)} & {*map(caseless, self.not_sensitive)}:
+            yield f"{', '.join(sorted(both))}: in `sensitive` and in `not_sensitive`: name each in one of them"
+        partitions: Any = getattr(self, "partitions", None)
+        if partitions is not None and caseless(partitions.declared.by) in map(caseless, self.sensitive):
+            by = partitions.declared.by
+            yield f"`partitions` by {by}, which is sensitive: its values would be the names of partitions in Dagster"
 
     @field_validator("depends_on")
     @classmethod
@@ -199,4 +219,13 @@ def combined_settings(declared: Sequence[AssetSettings], *, own: bool = True) ->
         freshness=inner.freshness.policy if inner and inner.freshness else None,
         depends_on=tuple(inner.depends_on) if inner else (),
         target_lag=next((seconds_of(d.target_lag) for d in declared if d.target_lag is not None), None),
+        sensitive=_sensitive(declared),
     )
+
+
+def _sensitive(declared: Sequence[AssetSettings]) -> Sensitive:
+    """Combine what is declared about sensitive columns; `not_sensitive` of a table clears what encloses it."""
+    tables = [d for d in declared if isinstance(d, TableSettings)]
+    own = {caseless(c) for d in tables[:1] for c in d.not_sensitive}
+    columns = dict.fromkeys(c for d in tables for c in d.sensitive if caseless(c) not in own)
+    return Sensitive(tuple(columns), tuple(dict.fromkeys(c for d in tables for c in d.not_sensitive)))

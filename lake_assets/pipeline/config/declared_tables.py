@@ -39,6 +39,7 @@ from lake_assets.pipeline.config.live_specs_of_streams import live_spec
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_spec
 from lake_assets.pipeline.config.retention_settings import retention_mistakes
+from lake_assets.pipeline.config.sensitive_settings import of_records, with_sensitive_tables
 from lake_assets.pipeline.config.setting_lines import Place, SettingLines
 from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import ModelText, circles_of
@@ -157,7 +158,7 @@ class DeclaredTables:
             specs = with_existing_sources(lake, specs, set(made), self.may_declare, self.config.name, mistakes)
         with collected(mistakes):
             specs = ordered(specs, self.config.name)
-        return Declarations(specs, mistakes, places)
+        return Declarations(with_sensitive_tables(specs), mistakes, places)
 
     def _of_streams(
         self, lake: LakeBase, contents: StreamContents, mistakes: list[PipelineError]
@@ -347,7 +348,7 @@ class DeclaredTables:
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
             batch=batch_size(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
-            shown=combined_settings([stream, self.config]),
+            shown=of_records(combined_settings([stream, self.config]), [stream, *stream.tables]),
         )
 
     def _tables(

@@ -320,10 +320,11 @@ class TableWriter(BranchWriter):
     # --- -------------------------------------------------------------------------------------------------------
 
     def _no_key(self, key: Sequence[str], copies: int, values: Iterable[object]) -> KeyMissingError:
+        shared = tuple(values)
         return KeyMissingError(
             f"{self.commit.table}: {', '.join(key)} is declared as its key, and the query gives {copies} rows for "
-            f"{tuple(values)}: declare a key that identifies each row, or none"
-        )
+            f"{shared}: declare a key that identifies each row, or none"
+        ).quoting(shared)
 
     def _has_zeros(self, column: str) -> bool:
         """Whether a column may hold zeros of both signs, which are equal as keys."""
