@@ -92,7 +92,7 @@ def _behind(status: TableStatus) -> str:
     if status.error:
         return f"[bold red]{escape(status.error)}[/]"
     if status.lost:
-        return "[bold red]history lost[/]"
+        return f"[bold red]{'gone' if status.is_gone else 'history lost'}[/]"
     parts: list[str] = ["failed"] if status.failure else []
     if status.source_fails:
         parts.append("its source is not read")

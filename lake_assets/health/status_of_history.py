@@ -21,9 +21,10 @@ def lost_history(table_id: TableId, table: Table, sources: Mapping[str, Table | 
     texts: list[str] = []
     for name, source in sources.items():
         if source is None:
+            advice = rebuild_advice(table_id, TableId.parse(name), option="on_replaced")
             texts.append(
-                f"{name}, which was read before, {GONE}. Nothing more is absorbed from it: restore it, or remove it "
-                "from the declaration. If it is created again, the next run says how to follow it"
+                f"{name}, which was read before, {GONE}. Restore it; or let the run or the program that writes it "
+                f"create it again: then {advice}"
             )
             continue
         source_id = TableId.parse(name)

@@ -78,7 +78,7 @@ class _Findings:
         for name, spec in self.specs.items():
             if name in own or not self.digests.get(name, StepDigest()).newest or self.lake.exists(spec.table):
                 continue
-            yield TableStatus(name, spec.pipeline, None, {}, {}, 0.0, None, lost=[_gone_text(spec)])
+            yield TableStatus(name, spec.pipeline, None, {}, {}, 0.0, None, lost=[_gone_text(spec)], is_gone=True)
 
     def _silence(self, table: TableStatus, digest: StepDigest, own: set[str], quiet: set[str]) -> Overdue | None:
         """Return for how long nothing has arrived, if that is longer than declared, or than usual.

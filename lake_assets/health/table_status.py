@@ -75,6 +75,7 @@ class TableStatus:
         stalled: that changes wait for longer than usual, of a table without a target; None: they do not.
         slower: that its newest steps take longer than earlier ones of their size; empty: they do not.
         warnings: the audits of `severity: warn` that did not pass in its newest step that changed rows.
+        is_gone: whether it existed, and was dropped or renamed; `lost` says what to do.
     """
 
     table: str
@@ -110,6 +111,7 @@ class TableStatus:
     stalled: Overdue | None = None
     slower: str = ""
     warnings: tuple[str, ...] = ()
+    is_gone: bool = False
 
     @property
     def is_behind(self) -> bool:

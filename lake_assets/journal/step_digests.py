@@ -27,6 +27,11 @@ from lake_assets.runtime.private_files import make_private, write_private
 log = logging.getLogger(__name__)
 _FOLDER, _FILE, _VERSION = "health", "step_digests.json", 1
 _DAY = 86_400.0
+# What a digest is made of.
+_FIELDS = (
+    "id", "pipeline", "table", "status", "started_at", "seconds", "cpu_seconds", "strategy", "lag_seconds",
+    "rows_inserted", "rows_updated", "rows_deleted", "bytes_read", "sources", "failed_audits",
+)  # fmt: skip
 # Steps that read what had arrived before.
 _AGAIN = ("replay", "rebuild", NO_CHANGE)
 
@@ -148,7 +153,7 @@ def _open_days(lake: LakeBase, first: date) -> Digests:
     key, now = (str(lake.config.home), first), time.monotonic()
     known = _cache.get(key)
     if known is None or now - known.at >= thresholds.JOURNAL_SECONDS:
-        records = step_journal.read(lake, datetime(first.year, first.month, first.day, tzinfo=UTC))
+        records = step_journal.read(lake, _at(first), fields=_FIELDS)
         for old in [k for k in _cache if k[0] == key[0]]:
             del _cache[old]
         known = _cache[key] = _Open(now, digested(records), frozenset(r.id for r in records))
@@ -174,7 +179,7 @@ def _closed_days(lake: LakeBase, end: date) -> dict[str, Digests]:
     if missing := [day for day in wanted if day.isoformat() not in known]:
         for days in _parts(lake, sorted(missing)):
             by_day = defaultdict[date, list[StepRecord]](list)
-            for r in step_journal.read(lake, _at(days[0]), _at(days[-1] + timedelta(days=1))):
+            for r in step_journal.read(lake, _at(days[0]), _at(days[-1] + timedelta(days=1)), fields=_FIELDS):
                 by_day[_day(r.started_at)].append(r)
             known |= {day.isoformat(): digested(by_day[day]) for day in days}
         _keep(lake, known)

@@ -194,6 +194,7 @@ def read(
     *,
     table: str | None = None,
     only_complete: bool = False,
+    fields: Sequence[str] = ("*",),
 ) -> Sequence[StepRecord]:
     """Return the records of steps that began in a period, the oldest first.
 
@@ -201,6 +202,7 @@ def read(
         until: end of the period (exclusive); None: now.
         table: name of a table, to read its steps only.
         only_complete: whether to read only steps that computed everything (`StepRecord.computed_all`).
+        fields: the values to read, `id` and those without a default among them; others have their default.
     """
     wanted = f"day >= '{since.astimezone(UTC).date()}' AND started_at >= '{since.isoformat()}'"
     if until is not None:
@@ -214,7 +216,7 @@ def read(
         wanted += f" AND ({is_complete})"
     found: dict[str, StepRecord] = {}
     if stored is not None and stored.current_snapshot() is not None:
-        rows: list[Mapping[str, Any]] = stored.scan(row_filter=wanted).to_arrow().to_pylist()
+        rows: list[Mapping[str, Any]] = stored.scan(wanted, tuple(fields)).to_arrow().to_pylist()
         found = {r["id"]: StepRecord.from_row(r) for r in rows if table in (None, r["table"])}
     first, last = since.timestamp(), until.timestamp() if until else float("inf")
     for record in _read(path for _, path in _waiting(lake)).values():
