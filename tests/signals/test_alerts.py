@@ -373,7 +373,7 @@ def test_the_command_prints_what_stands_and_sends_it_if_it_is_told_to(
     from lake_assets.facade import Lake as LakeOfCommands
 
     monkeypatch.setattr(LakeOfCommands, "load_existing", classmethod(lambda *_: shop.lake))
-    monkeypatch.setattr("lake_assets.commands.alerts.known_pipelines", lambda: ([shop.pipeline], []))
+    monkeypatch.setattr("lake_assets.commands.alerts.known_pipelines", lambda _: ([shop.pipeline], []))
     assert call("alerts").out.strip() == "nothing is wrong"
     shop.fail(ValueError("broken"))
     done = call("alerts")

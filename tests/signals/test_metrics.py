@@ -202,7 +202,9 @@ def test_a_file_is_written_whole(
     from lake_assets.facade import Lake as LakeOfCommands
 
     monkeypatch.setattr(LakeOfCommands, "load_existing", classmethod(lambda *_: shop.lake))
-    monkeypatch.setattr("lake_assets.commands.metrics.known_pipelines", lambda: ([shop.pipeline], ["x.yaml is wrong"]))
+    monkeypatch.setattr(
+        "lake_assets.commands.metrics.known_pipelines", lambda _: ([shop.pipeline], ["x.yaml is wrong"])
+    )
     shop.step()
     file = tmp_path / "lake.prom"
     file.write_text("former")

@@ -59,7 +59,7 @@ def test_the_readme_of_a_new_project_does_what_it_says(project: Path, env: dict[
     printed = [do(command, project, env) for command in before]
     runs = [text for command, text in zip(before, printed, strict=True) if command == "lake-assets run"]
     assert re.search(r"^agg\.revenue .* full", runs[0], re.MULTILINE)
-    assert re.search(r"^agg\.revenue .* retract", runs[1], re.MULTILINE), runs[1]
+    assert re.search(r"^agg\.revenue .* (retract|keys)", runs[1], re.MULTILINE), runs[1]
     assert rows(project) == 600 + 10 - 3
 
     port, log = free_port(), tmp_path / "dagster.log"
