@@ -4,6 +4,8 @@ from __future__ import annotations
 
 ADVICE = {
     "LakeError": "Every error of this package is one of these: catch it to catch all.",
+    "HiddenValuesError": "The error quotes values of [sensitive columns](../sensitive-columns.md): run the command "
+    "with `--show-sensitive`, where you may see them.",
     "TransientError": "Run again. Steps have tried three times by then; in Dagster, the sensor tries again later.",
     # The lake and its surroundings.
     "ConfigError": "Correct the setting that the message names, in `lake.yaml` or the environment.",

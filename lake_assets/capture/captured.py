@@ -11,25 +11,15 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import TimeTransform
-from pyiceberg.types import (
-    DateType,
-    NestedField,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-)
+from pyiceberg.types import NestedField
 
 from lake_assets.capture.change_sizes import Piece, pieces
 from lake_assets.capture.changed_files import Part, by_snapshot, whole
 from lake_assets.capture.field_ranges import FieldRange, field_ranges
-from lake_assets.capture.files.column_bounds import of_partition
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
-from lake_assets.capture.files.manifests import Entry, ManifestReader
+from lake_assets.capture.files.manifests import ManifestReader
 from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables
@@ -37,6 +27,7 @@ from lake_assets.capture.icdc_session import OpenTables, PartTables, check_files
 from lake_assets.capture.rows.few_rows import added_rows
 from lake_assets.capture.rows.incompatible_columns import incompatible_columns
 from lake_assets.capture.rows.spark_types import spark_type, spark_types
+from lake_assets.capture.shown_fields import by_meaning, partition_values
 from lake_assets.capture.windows import Bound, End, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, Refused, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, thresholds
@@ -65,9 +56,6 @@ class CapturedFile:
     partition: dict[str, Any]
     side: Literal["after", "before"]
     why: str
-
-
-_TIMES = (DateType, TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
 
 
 class Capture:
@@ -133,24 +121,8 @@ class Capture:
 
     @property
     def telling_columns(self) -> list[str]:
-        """The columns with a range, those first that tell people most of a change: partitions, times, the key.
-
-        Last come the package's own columns, whose names begin with `_`, and those without a known range.
-        """
-        partitions = {f.source_id for f in self._source.spec().fields}
-        identifiers = self.schema.identifier_field_names()
-
-        def rank(name: str) -> int:
-            field, hull = self.schema.find_field(name), self.ranges[name]
-            if hull.has_values and hull.low is None and hull.high is None:
-                return 5
-            if name.startswith("_"):
-                return 4
-            if field.field_id in partitions:
-                return 0
-            return 1 if isinstance(field.field_type, _TIMES) else 2 if name in identifiers else 3
-
-        return sorted(self.ranges, key=rank)
+        """The columns with a range, those first that tell people most of a change; see `by_meaning`."""
+        return by_meaning(self.ranges, self.schema, self._source.spec())
 
     def pieces(self, column: str) -> list[Piece]:
         """Return the captured files with their numbers of added and removed rows, and the range of one column.
@@ -358,23 +330,7 @@ class Capture:
             yield CapturedFile(e.path, e.records, e.bytes, self._partition(e), "before", why)
 
     def _partition(self, e: Entry) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for p, value in zip(self._specs[e.spec_id].fields, e.partition, strict=True):
-            exists = p.source_id in self.schema.field_ids
-            hull = (
-                of_partition(self.schema.find_type(p.source_id), p, value) if exists and value is not None else (0, 1)
-            )
-            # Dates and decimals are more readable than their stored numbers, and so is 2013-03 than the month 518.
-            is_one = hull[0] is not None and hull[0] == hull[1]
-            values[p.name] = hull[0] if is_one else _in_words(p, value) if exists else value
-        return values
-
-
-def _in_words(field: PartitionField, value: Any) -> Any:
-    """Return the partition value of a year, month, day or hour as people write it; other values as they are."""
-    if isinstance(value, int) and isinstance(field.transform, TimeTransform):
-        return field.transform.to_human_string(DateType(), value)
-    return value
+        return partition_values(e, self._specs[e.spec_id], self.schema)
 
 
 def _old_types(source: Table, window: Window) -> dict[int, NestedField]:

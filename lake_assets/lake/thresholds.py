@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # --- Little data ------------------------------------------------------------------------------------------------------
-
 # Queries over this much input are interpreted and stay in one partition: compiling and shuffling would take longer.
 # [0005: 19 to 26 s instead of 72 s for 1,216 events; the limits are not measured]
 SMALL_INPUT_BYTES = 32 << 20
@@ -35,7 +34,6 @@ ONE_TASK_ROWS = 100_000
 ONE_TASK_CAPTURED_ROWS = 1_000_000
 
 # --- Joins and MERGE --------------------------------------------------------------------------------------------------
-
 # This many keys are listed as literals, which skip files and row groups; rows from this many events are not cached.
 # [0008, 0013, 0005; bench_merge]
 LITERAL_KEYS = 1_000
@@ -63,7 +61,6 @@ BROADCAST_ROW_IDS = 200_000_000
 OVERWRITE_PARTITIONS = 1_000
 
 # --- Commits by position ----------------------------------------------------------------------------------------------
-
 # A MERGE is carried out by position for this many changed values (rows times columns) and bytes: the driver holds them.
 # [0053; bench_merge at 60,000 rows]
 POSITION_VALUES = 2_000_000
@@ -74,7 +71,6 @@ POSITION_KEY_BYTES = 256 << 20
 POSITION_MANIFEST_BYTES = 4 << 20
 
 # --- Models: absorb a change, or compute everything -------------------------------------------------------------------
-
 # Up to this cost, in rows read (`Estimate.cost_in_full`), computing everything takes less than finding what changed.
 # [0041; bench_costs]
 FULL_UP_TO_COST = 1_000_000
@@ -106,7 +102,6 @@ WINDOWS_A_ROW = 1_000
 CONSTANT_ROWS = 200
 
 # --- Captures ---------------------------------------------------------------------------------------------------------
-
 # This many data files are looked up in the indexes of manifests; for more, manifests are read completely.
 # [0023; bench_capture for single files]
 INDEX_LOOKUP_FILES = 10_000
@@ -126,7 +121,6 @@ DELETE_PARTITIONS = 1_000
 SMALL_MANIFEST_BYTES = 512 * 1024
 
 # --- Landing and staging ----------------------------------------------------------------------------------------------
-
 # A landing commits this many files, which the commit lists in the table's metadata, or records that Python yields.
 # [bench_events lands 100,000 files; not measured]
 FILES_A_COMMIT = 1_000
@@ -166,7 +160,6 @@ DUMP_ROWS_A_BATCH = 50_000
 DUMP_BYTES_A_SPLIT = 32 << 20
 
 # --- Files and metadata of tables -------------------------------------------------------------------------------------
-
 # Raw tables are split by rows: by bytes alone, one task would read a million similar records. [0007]
 ROWS_A_GROUP = 20_000
 BYTES_A_SPLIT = 4 << 20
@@ -189,7 +182,6 @@ CLEANUP_EVERY_VERSIONS = 40
 CLEANUP_VERSIONS = 4
 
 # --- Upkeep -----------------------------------------------------------------------------------------------------------
-
 # Upkeep rewrites this many bytes, or files, of a table at a time: a step that waits for the table gets its turn within
 # seconds. [0058; bench_upkeep]
 UPKEEP_PIECE_BYTES = 512 << 20
@@ -222,12 +214,10 @@ HISTORY_LEFT_SECONDS = 86_400
 YOUNGEST_ORPHAN_SECONDS = 86_400
 
 # --- The machine ------------------------------------------------------------------------------------------------------
-
 # `doctor` calls a difference of clocks of more seconds one: below, it is how file systems round. [not measured]
 CLOCK_SECONDS = 5.0
 
 # --- Live sources -----------------------------------------------------------------------------------------------------
-
 # A commit of a live source holds this many records; about four times as many wait in memory, in this many bytes.
 # [not measured]
 LIVE_ROWS_A_COMMIT = 10_000
@@ -376,7 +366,6 @@ KAFKA_BYTES_A_COMMIT = 32 << 20
 KAFKA_ROWS_A_POLL = 2_000
 
 # --- Backfills and jobs -----------------------------------------------------------------------------------------------
-
 # A backfill computes this many rows, roughly, or keys at a time, so that a year fits into memory.
 # [bench_backfill: 365 days in chunks; the limits are not measured]
 ROWS_A_CHUNK = 5_000_000
@@ -387,7 +376,6 @@ BACKFILL_KEYS = 1_000_000
 JOB_KEYS = 100_000
 
 # --- What people see --------------------------------------------------------------------------------------------------
-
 # The metadata of a step shows the ranges of this many columns of a source, the most telling ones first: more fill the
 # page of an asset, and `lake-assets capture` prints all. [0077; not measured]
 SHOWN_RANGES = 5
@@ -398,7 +386,6 @@ SHOWN_COLUMNS = 12
 SHOWN_CHARACTERS = 100
 
 # --- Histories of rows ------------------------------------------------------------------------------------------------
-
 # This many values are compared with the bounds of each file; with more, every file may hold one. [0071; not measured]
 HISTORY_COMPARED_VALUES = 1_000
 # This many stored versions of rows are read for one history: each is some kilobytes of Python's objects.

@@ -27,13 +27,13 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import annotated, check_outputs, output_columns, parse, plan
 from lake_assets.models.sql.sql_errors import column_problems, located, model_error
-from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
+from lake_assets.pipeline.audit_checks import audit_problems
 from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.sensitive_checks import sensitive_mistakes
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.audits.audit_evaluation import NO_KEY
-from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Audit, Relationship, Unique
+from lake_assets.tables.audits.audit_kinds import Unique
 from lake_assets.tables.pending_windows import GONE, is_gone
 from lake_assets.tables.schema_changes import is_former
 from lake_assets.tables.writing.table_ddl import check_owner_in, key_in
@@ -281,7 +281,7 @@ class _Checks:
                 problems += self._missing_tables(
                     spec, at, [t for t in audit.reads if t in others and columns[t] is None]
                 )
-                problems += _audit_problems(audit, at, columns[spec.table], columns)
+                problems += audit_problems(audit, at, columns[spec.table], columns)
                 if isinstance(audit, Unique) and not audit.of and self._key_of(spec) == ():
                     problems.append(f"{at}: {NO_KEY}")
         return problems
@@ -371,32 +371,6 @@ def _missing_time(spec: StagingSpec, staging: Table | None) -> list[str]:
 
 def _missing(tables: Sequence[str]) -> str:
     return f"{', '.join(tables)} {'does' if len(tables) == 1 else 'do'} not exist before the first run"
-
-
-def _audit_problems(
-    audit: Audit, at: str, own: Mapping[str, str] | None, columns: Mapping[TableId, Mapping[str, str] | None]
-) -> list[str]:
-    """Return missing columns of an audit.
-
-    Args:
-        at: its place and name.
-        own: the columns of its table; None if unknown.
-        columns: by table that the audits read, its columns.
-    """
-    problems: list[str] = []
-    if own and (missing := [c for c in audit.spelled_as(own).columns if c not in own]):
-        problems.append(
-            f"{at} names {', '.join(missing)}{nearest(missing[0], own)}, and the table has {', '.join(own)}"
-        )
-    if isinstance(audit, Relationship) and (others := columns[audit.table]) and audit.other not in others:
-        problems.append(f"{at}: no column {audit.other}: {audit.table} has {', '.join(others)}")
-    if isinstance(audit, Assertion) and own:
-        schemas = {t: others for t in audit.tables if (others := columns[t])} | {AUDITED: own}
-        if len(schemas) > len(audit.tables):
-            name = ".".join(AUDITED.parts)
-            for line, text in column_problems(parse_assertion(audit.sql), schemas):
-                problems.append(f"{at}, line {line or 1} of its SQL: {text.replace(name, PLACEHOLDER)}")
-    return problems
 
 
 def _own_columns(spec: FinalSpec) -> Mapping[str, str]:
