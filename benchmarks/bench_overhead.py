@@ -41,8 +41,10 @@ _WEBHOOK = "BENCH_OVERHEAD_WEBHOOK"
 _METER = resource_use._meter  # pyright: ignore[reportPrivateUsage]
 # The functions of each part; none calls another one of the list.
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "journal": [(step_journal, name) for name in ("of_outcome", "note", "try_flush")]
-    + [(_METER, name) for name in ("begin", "end")],
+    "journal": [
+        *((step_journal, name) for name in ("of_outcome", "note", "try_flush")),
+        *((_METER, name) for name in ("begin", "end")),
+    ],
     "lineage": [(LineageObserver, "began"), (LineageObserver, "ended")],
     "sending of lineage": [(HttpTransport, "emit")],
     "alerts": [(AlertObserver, "run_ended")],

@@ -19,7 +19,7 @@ from lake_assets.capture.change_sizes import Piece, pieces
 from lake_assets.capture.changed_files import Part, by_snapshot, whole
 from lake_assets.capture.field_ranges import FieldRange, field_ranges
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
-from lake_assets.capture.files.manifests import ManifestReader
+from lake_assets.capture.files.manifests import Entry, ManifestReader
 from lake_assets.capture.files.planned_files import Plan
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables
