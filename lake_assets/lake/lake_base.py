@@ -101,7 +101,7 @@ class LakeBase:
         try:
             if self.config.is_embedded:
                 properties["uri"] = _prepare_sqlite(uri, self.config.home)
-                if self.config.scheme == "file" and self.config.warehouse:
+                if self.config.scheme == "file" and self.config.warehouse and ":memory:" not in uri:
                     check_place(
                         _sqlite_file(uri), self.config.name, Path(self.config.warehouse.removeprefix("file://"))
                     )

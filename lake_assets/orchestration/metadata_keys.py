@@ -116,6 +116,7 @@ BACKFILL: Mapping[str, str] = {
     "updated": "rows that differ",
     "deleted": "rows that it no longer has",
     "partitions": "partitions with different rows, up to 1,000",
+    "rows by partition": "of each partition with different rows: rows before and after, added, changed and removed",
     "columns": "columns that differ, and in how many rows",
     "sums of changed rows": "sums of numeric columns over the changed rows, before and after",
     "samples": "some of the changed rows",
@@ -132,13 +133,12 @@ SOURCE: Mapping[str, str] = {
 
 RUN_TAGS: Mapping[str, str] = {
     "lake_assets/pipeline": "pipeline whose sensor requested the run",
-    "lake_assets/plan": "the tables and windows of the request, as a fingerprint",
-    "lake_assets/attempt": "1, or more after failures",
-    "lake_assets/pending": "fingerprints of what was pending, by which retries are recognized",
+    ".dagster/lake_assets.plan": "hidden: the tables and windows of the request, as a fingerprint",
+    "lake_assets/attempt": "2 or more, after failures",
+    ".dagster/lake_assets.pending": "hidden: fingerprints of what was pending, by which retries are recognized",
     "lake_assets/tables": "tables that were behind",
     "lake_assets/windows": "for each, the snapshots to absorb",
-    "lake_assets/captured": "files and bytes of these windows",
-    "lake_assets/ranges": "ranges of their columns",
+    "lake_assets/captured": "files and bytes of these windows, and ranges of their columns",
     "lake_assets/backfill": "the run does the work of this backfill",
     "lake_assets/rebuild": "set by you in the launchpad: the run rebuilds the selected tables",
 }

@@ -168,6 +168,7 @@ def test_nothing_of_a_backfill_stays_that_ended_while_it_was_cleaned_up(
     people.check()
 
 
+@pytest.mark.long
 def test_a_plan_gives_estimates_with_their_bounds_and_what_past_backfills_changed(history: History) -> None:
     people, _ = history
 

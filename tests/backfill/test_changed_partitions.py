@@ -51,7 +51,9 @@ def plainly(before: list[Row], after: list[Row], by: Partitions) -> set[Partitio
     return {PartitionDifference(key, *n, (rows[0][key], rows[1][key])) for key, n in counts.items()}
 
 
-@pytest.mark.parametrize("by", BY.values(), ids=BY)
+@pytest.mark.parametrize(
+    "by", [pytest.param(by, id=n, marks=pytest.mark.long if n != "values" else ()) for n, by in BY.items()]
+)
 def test_rows_of_each_partition_before_and_after(spark_lake: Lake, by: Partitions) -> None:
     spark = spark_lake.spark()
     before, after = some_rows(1)

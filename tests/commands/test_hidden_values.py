@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lake_assets import Lake
-from lake_assets.backfill.changed_columns import CHANGED, ColumnChange
+from lake_assets.backfill.changed_columns import ColumnChange
 from lake_assets.backfill.comparison import TableComparison
-from lake_assets.commands.compared_tables import show_comparison
+from lake_assets.commands.compared_tables import show_differences
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.history.history_document import HistoryRequest
 from lake_assets.history.row_history import row_history
@@ -21,6 +21,8 @@ from lake_assets.ingest.records.rejects import ensure_rejected
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import table_properties
 from lake_assets.lake.sensitive_values import PROPERTY, SensitiveColumns
+from lake_assets.pipeline.paired_rows import CHANGED
+from lake_assets.report.table_differences import table_differences
 from tests.support.cli import Done, caller
 
 VALUE = "zebra-4711@example.org"
@@ -108,7 +110,7 @@ def test_comparisons_tell_that_a_value_differs_and_not_which(capsys: pytest.Capt
     assert hidden.sums == {"pay": ("***", "***")}
     assert hidden.samples[1] == {"id": 1, "email": "***", "age": 7, "_change_type": "update_after", CHANGED: ["email"]}
     assert found.without_values_of(SensitiveColumns()) is found
-    show_comparison(hidden)
+    show_differences(table_differences(hidden))
     shown = capsys.readouterr().out
     assert "*** -> ***" in shown
     assert "4711" not in shown

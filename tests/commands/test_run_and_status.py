@@ -57,6 +57,7 @@ def behind(call: Call) -> dict[str, str]:
     return {line.split()[0]: line[slice(*at)].strip() for line in lines[1:] if not line.split()[0].endswith(":")}
 
 
+@pytest.mark.long
 def test_run_tells_of_rejected_records_and_status_of_what_waits(
     lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

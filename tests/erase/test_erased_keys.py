@@ -17,7 +17,8 @@ Call = Callable[..., Done]
 GONE = {17, 1700017}
 
 
-@pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["scd1", "scd2"])
 def test_tables_are_as_if_the_events_had_never_arrived(
     lake: Lake, new_lake: Callable[[str], Lake], tmp_path: Path, call: Call, mode: str
 ) -> None:

@@ -118,7 +118,7 @@ def test_rows_whose_flag_is_not_declared_are_malformed() -> None:
         (DMS, {"id": 1, "Op": "R"}),
         (FIVETRAN, {"id": 1, "_fivetran_deleted": None}),
     ):
-        with pytest.raises(MalformedRecordError, match="expected one of"):
+        with pytest.raises(MalformedRecordError, match="expected one of|no column"):
             reader(flag).routes(row, T)
     for flag, row in (
         (OP, {"id": 1, "OP": "i"}),

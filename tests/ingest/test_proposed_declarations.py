@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.commands.rejected import _advice, _kind, _misfits  # pyright: ignore[reportPrivateUsage]
 from lake_assets.errors import SchemaConflictError, UnsupportedEventError
 from lake_assets.ingest.records.event_rows import BAD
+from lake_assets.ingest.records.reject_reasons import advice, kind_of, misfits_in
 from lake_assets.ingest.staging import exactness
 from lake_assets.tables.schema_changes import common_type, conflict, whole_chains
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines
@@ -62,11 +62,10 @@ def test_a_chain_of_renames_leads_to_its_last_name() -> None:
 
 def test_all_values_that_do_not_fit_are_named_in_summary_and_advice() -> None:
     reason = "n does not fit int: x; a b does not fit decimal(12,2): 1: 2; at does not fit date: z"
-    assert _misfits(reason) == [("n", "int"), ("a b", "decimal(12,2)"), ("at", "date")]
-    assert _kind(reason) == "n does not fit int, a b does not fit decimal(12,2), at does not fit date"
-    advice = _advice({"reason": reason, "source_table": "public.t"})
-    assert "`types: {n: ..., a b: ..., at: ...}` (string keeps every value)" in advice
-    assert "string keeps" not in _advice({"reason": "b does not fit binary: x", "source_table": "public.t"})
+    assert misfits_in(reason) == [("n", "int"), ("a b", "decimal(12,2)"), ("at", "date")]
+    assert kind_of(reason) == "n does not fit int, a b does not fit decimal(12,2), at does not fit date"
+    assert "`types: {n: ..., a b: ..., at: ...}` (string keeps every value)" in advice(reason, "public.t")
+    assert "string keeps" not in advice("b does not fit binary: x", "public.t")
 
 
 # --- through Spark ----------------------------------------------------------------------------------------------

@@ -151,6 +151,7 @@ def test_a_table_is_made_of_its_first_event_not_of_a_record_that_may_be_about_an
     assert stream.rejected() == []
 
 
+@pytest.mark.long
 def test_after_a_fix_of_the_declaration_they_are_read_again_in_their_old_place(lake: Lake) -> None:
     stream = Stream(lake, **TYPED)
     stream.run(change("insert", 1, id=1, n="1.5"), change("insert", 2, id=2, n="x"), change("update", 3, id=3, n="3"),

@@ -212,6 +212,8 @@ def test_the_command_exits_with_one_if_the_table_differs(
     assert (json.loads(output)["changed"], json.loads(output)["columns"]) == (1, {"n": 1})
     assert [d["row"] for d in json.loads(output)["differences"]] == [{"g": "a", "n": 2}, {"g": "a", "n": 5}]
     monkeypatch.delenv("LAKE_PIPELINES")
+    assert called()[0] == 1, "the lake knows the file from which the pipeline has run"
+    file.rename(tmp_path / "away.yaml")
     with pytest.raises(PipelineError, match="--pipeline"):
         called()
     with pytest.raises(PipelineError, match="is not a share"):

@@ -87,7 +87,7 @@ def test_an_asset_says_what_it_reads_and_opens_its_function(plain_lake: Lake, in
     (reference,) = function.metadata["dagster/code_references"].code_references
     assert reference.file_path == str(Path(plays.__file__))
     assert Path(plays.__file__).read_text().splitlines()[reference.line_number - 1].startswith("@model(")
-    assert sql.kinds == {"iceberg", "spark"}
+    assert sql.kinds == {"agg", "iceberg", "spark"}
     assert (sql.description or "").startswith("Computed from the changes of `src.playback`. Its rows are applied with")
     assert "dagster/code_references" not in sql.metadata
 

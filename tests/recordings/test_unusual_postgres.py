@@ -163,6 +163,7 @@ def test_the_events_lead_to_the_rows_that_postgres_held(spark_lake: Lake, name: 
 # --- what one of them says in its own way -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_debezium_keeps_floats_that_are_no_numbers_and_wal2json_does_not(spark_lake: Lake) -> None:
     debezium, v2 = (read(spark_lake, n, "all_types")[1].row for n in ("debezium", "wal2json-v2"))
@@ -201,6 +202,7 @@ def test_a_dropped_table_and_its_rows_are_in_no_event(spark_lake: Lake, name: st
     assert tables()["recreated"]["rows"] == [["2", "second", "1.25"]]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long) if n == "wal2json-v1" else n for n in FORMATS]

@@ -11,6 +11,7 @@ from lake_assets.backfill.changed_partitions import PartitionDifference
 from lake_assets.backfill.comparison import TableComparison
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.pipeline.paired_rows import CHANGED
 from lake_assets.pipeline.verification import Difference, Verification
 from lake_assets.report.backfill_contents import BackfillReport, backfill_report
 from lake_assets.report.verification_contents import VerificationReport, verification_report
@@ -36,7 +37,7 @@ def comparison(table: str, value: Any = "x", column: str = "x", **changes: Any) 
     other = f"{value}, before"
     samples = (
         {"id": 1, column: other, "_change_type": "update_before"},
-        {"id": 1, column: value, "_change_type": "update_after"},
+        {"id": 1, column: value, "_change_type": "update_after", CHANGED: [column]},
         {"id": 2, column: value, "_change_type": "insert"},
         {"id": 3, column: None, "_change_type": "delete"},
     )

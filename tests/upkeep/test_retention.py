@@ -169,6 +169,7 @@ def test_staging_that_is_rolled_back_does_not_go_on_without_deleted_records(lake
     assert sorted(r["n"] for r in feed.rows("final.t").collect()) == [1, 2, 9]
 
 
+@pytest.mark.long
 def test_upkeep_removes_what_is_older_than_declared_and_nobody_follows(lake: Lake) -> None:
     people = People(lake, CITIES)
     for _ in range(2):

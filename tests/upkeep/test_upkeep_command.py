@@ -77,6 +77,7 @@ def land(lake: Lake, number: int) -> None:
     write_lines(folder / f"{number:04}.jsonl", to_lines(events))
 
 
+@pytest.mark.long
 def test_upkeep_says_what_is_due_and_does_it_when_it_is_asked_to(saved: SavedLake, neglected: Path, call: Call) -> None:
     lake, pipeline = saved.lake, neglected
     heads = {t: lake.table(t).metadata.current_snapshot_id for t in ("raw.events", "staging.t", "final.t")}

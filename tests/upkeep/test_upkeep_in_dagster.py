@@ -62,7 +62,7 @@ def test_the_sensor_requests_what_is_due_and_the_run_does_it(lake: Lake) -> None
     with dg.DagsterInstance.ephemeral() as instance:
         found = harness(lake, instance)
         assert isinstance(tick(found), dg.SkipReason)
-        batches(found, 3)
+        batches(found, 4)
         requested = tick(found)
         assert isinstance(requested, dg.RunRequest)
         keys = {k.asset_key.to_user_string() for k in requested.asset_check_keys or []}

@@ -66,14 +66,20 @@ def csv_records(file: RecordFile, limits: Limits = DEFAULT_LIMITS) -> Iterator[R
                 line = record.number
                 yield record
     except (EOFError, zlib.error) as e:
-        raise TruncatedInputError(f"{file}, after line {line}: the compressed stream is cut or damaged ({e})") from e
+        raise TruncatedInputError(f"{file}, {_after(line)}: the compressed stream is cut or damaged ({e})") from e
     except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
-        raise MalformedRecordError(f"{file}, after line {line}: {_why_unreadable(e)}") from e
+        raise MalformedRecordError(f"{file}, {_after(line)}: {_why_unreadable(e)}") from e
+
+
+def _after(line: int) -> str:
+    return f"after line {line}" if line else "at its beginning"
 
 
 def _why_unreadable(error: Exception) -> str:
     """Return why a file is no CSV, and what to write instead."""
     text = str(error)
+    if isinstance(error, gzip.BadGzipFile) and not text.startswith("Not a gzipped file"):
+        return f"the compressed stream is cut or damaged ({text})"
     if isinstance(error, gzip.BadGzipFile):
         return f"its name ends in .gz, but it is not compressed ({text}): compress it, or land it as .csv"
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
