@@ -56,13 +56,13 @@ def test_what_is_wrong_comes_with_what_to_do(
     versions = {"dagster": "1.11.0"}
     known = metadata.version
     monkeypatch.setattr(machine_checks.metadata, "version", lambda name: versions.get(name) or known(name))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1, total=1 << 40))
     found = findings(LAKE_SPARK__DRIVER_MEMORY="9000g", DAGSTER_HOME=tmp_path / "home")
     wrong = {what: text for what, (is_well, text) in found.items() if not is_well}
-    assert set(wrong) == {"versions", "memory", "free disk", "home of the lake", "Dagster's settings"}
+    assert set(wrong) == {"versions", "memory", "disk", "home of the lake", "Dagster's settings"}
     assert wrong["versions"].startswith("dagster 1.11.0 is not ")
     assert "LAKE_SPARK__DRIVER_MEMORY" in wrong["memory"]
-    assert "TMPDIR" in wrong["free disk"]
+    assert "`spark.local.dir` moves" in wrong["disk"]
     assert f"`chmod o-w {tmp_path / 'lake'}`" in wrong["home of the lake"]
     assert f"`lake-assets init --dagster-home {tmp_path / 'home'}`" in wrong["Dagster's settings"]
 
