@@ -3,8 +3,8 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PORT ?= 3000
 DOCS_PORT ?= 8000
-# Tests run in so many processes, one more than the cores, since many wait; WORKERS=0: in pytest's own, for a debugger.
-WORKERS ?= 3
+# Tests run in so many processes; WORKERS=0: in pytest's own, for a debugger.
+WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # Folders whose modules and functions have a length limit.
 SIZED := lake_assets benchmarks scripts
