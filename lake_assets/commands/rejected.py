@@ -22,11 +22,13 @@ from lake_assets.commands.table_lookup import (
 )
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, kind_of, without_values
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.redaction import HIDDEN
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.pipelines_of_lake import noted_files
 
 SUFFIX = "_rejected"
 app = typer.Typer(
@@ -143,8 +145,16 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Read the rejected records again, and insert the readable ones at their place in the stream."""
-    lake = Lake.load_existing()
-    outcomes = [o for file in named_files(pipeline) for o in Pipeline.load(file).replay(lake, table)]
+    lake, loaded = Lake.load_existing(), [Pipeline.load(file) for file in named_files(pipeline)]
+    for one in loaded:
+        raws = [s.table for s in one.specs(lake) if isinstance(s, RawSpec)]
+        if pipeline is not None and raws and not any(lake.exists(t) for t in raws):
+            known = ", ".join(noted_files(lake)) or "none of your own"
+            raise PipelineError(
+                f"pipeline {one.name} ({named_files(pipeline)[0]}) has no table in this lake; pipelines that have run "
+                f"here: {known}"
+            )
+    outcomes = [o for one in loaded for o in one.replay(lake, table)]
     if as_json:
         print_json([outcome_json(o) for o in outcomes])
     else:

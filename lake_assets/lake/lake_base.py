@@ -31,6 +31,7 @@ from lake_assets.errors import (
 from lake_assets.lake import caching_catalog as catalogs
 from lake_assets.lake.caching_catalog import with_cache
 from lake_assets.lake.config import LakeConfig
+from lake_assets.lake.disk_space import disks
 from lake_assets.lake.foreign_errors import catalog_problem
 from lake_assets.lake.lake_place import check_place
 from lake_assets.lake.names import TableId, folder_of, nearest, nearest_table
@@ -140,6 +141,8 @@ class LakeBase:
             denied = isinstance(error, PermissionError) or "readonly" in why or "unable to open" in why
             why = f"this user may not write {file} and its folder" if denied else why
             advice = "get the right to write there, or name another lake in LAKE_HOME or LAKE_CONFIG"
+            if full := [d.advice for d in disks(self.config) if d.is_little and not denied]:
+                advice = "; ".join(full)
         return CatalogUnavailableError(
             f"the Iceberg catalog at {hide_in(uri) or hide(properties)} cannot be opened: {why}: {advice}"
         )

@@ -70,7 +70,14 @@ class SensitiveTables:
     def read_by(self, spec: Spec) -> list[TableId]:
         """Return the tables with sensitive columns of which a step of a table may quote values: its own, and others."""
         tables = dict.fromkeys((spec.table, *spec.sources, *also_read_by(spec)))
-        return [t for t in tables if self.of(t)]
+        return [t for t in tables if self.of(t) and not (isinstance(spec, ModelSpec) and self._has_none(t, spec))]
+
+    def _has_none(self, table: TableId, spec: ModelSpec) -> bool:
+        """Whether a source of a model has none of its sensitive columns: a stream's are declared for all its tables."""
+        if table == spec.table or (loaded := self._lake.find(table)) is None:
+            return False
+        columns = self.of(table)
+        return not any(columns.covers(f.name) for f in loaded.schema().fields)
 
     def store(self, table: TableId) -> None:
         """Set the table property that names the sensitive columns, if it does not."""

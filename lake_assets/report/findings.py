@@ -23,6 +23,8 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 # The key that an error names.
 _KEY = re.compile(r"rows for \(.*?\):", re.DOTALL)
 _AUDITS = "AuditFailedError"
+# A step that fails for lost or replaced tables is not mended by running it again.
+_REMEDY = re.compile(r"`lake-assets (?:rebuild|repair) [^`]+`")
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,15 @@ def _waited(status: TableStatus) -> float:
 def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
     table, target = status.table, status.target_lag
     if status.failure:
-        then = f"`{status.retry}`, once that is corrected" if status.retry else ""
         what, _, _ = status.failure.partition("\nThen `")
+        then = _remedy(what) or (f"`{status.retry}`, once that is corrected" if status.retry else "")
         yield Finding("failing", table, without_values(what), then, waiting)
     elif status.error:
         yield Finding("failing", table, without_values(status.error), "", waiting)
     elif status.lost:
-        yield Finding(
-            "failing", table, without_values("; ".join(status.lost)), f"`lake-assets explain {table}`", waiting
-        )
+        what = "; ".join(status.lost)
+        do = _remedy(what) or f"`lake-assets explain {table}`"
+        yield Finding("failing", table, without_values(what), do, waiting)
     if status.source_fails:
         do = "`lake-assets doctor` with the pipeline's file says what is missing"
         yield Finding("failing", table, without_values(f"its source is not read: {status.source}"), do, waiting)
@@ -108,6 +110,12 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
     for text in (*notes, *(f"the dump {name} is skipped: {why}" for name, why in status.skipped_dumps.items())):
         if text:
             yield Finding("notice", table, without_values(text))
+
+
+def _remedy(text: str) -> str:
+    """Return the command that mends a table, if an error names one; else empty."""
+    command = _REMEDY.search(text)
+    return command[0] if command else ""
 
 
 def _after_rejects(status: TableStatus) -> str:

@@ -97,6 +97,23 @@ def test_a_table_of_another_pipeline_has_its_sensitive_columns_as_a_property(pla
     assert PROPERTY not in lake.table("agg.copied").properties
 
 
+def test_a_model_over_tables_without_sensitive_columns_hides_nothing(plain_lake: Lake) -> None:
+    lake = _lake(plain_lake)
+    for table in ("staging.orders", "final.orders"):
+        lake.catalog.create_table(table, pa.schema([("nr", pa.string()), ("user", pa.string())]))
+    stream = {"name": "events", "tables": ["public.users", "public.orders"], "sensitive": ["email"]}
+    sqls = {
+        "agg.a": "SELECT nr FROM final.orders",
+        "agg.b": "SELECT nr FROM final.orders JOIN final.users ON user = id",
+    }
+    models = [{"name": name, "sql": sql} for name, sql in sqls.items()]
+    specs = Pipeline(PipelineConfig.model_validate({"name": "shop", "streams": [stream], "models": models})).specs(lake)
+    by_name, tables = {str(s.table): s for s in specs}, SensitiveTables.of_specs(lake, specs)
+    assert tables.read_by(by_name["agg.a"]) == []
+    assert tables.read_by(by_name["agg.b"]) == [TableId.parse("final.users")]
+    assert tables.read_by(by_name["final.orders"]), "a column may arrive with the batch"
+
+
 def test_where_lineage_ends_all_columns_are_sensitive_but_the_cleared_ones(plain_lake: Lake) -> None:
     lake = _lake(plain_lake)
     append = {"name": "agg.log", "sql": "SELECT * FROM {{ changes('final.users') }}", "write": "append"}

@@ -17,6 +17,7 @@ from lake_assets.journal.step_costs import step_costs
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake.config import CostsConfig
 from lake_assets.report.contents import Period, Report, composed, report
+from lake_assets.report.findings import findings
 from lake_assets.report.html_page import html_page
 from tests.support.hostile_names import NAMES, SPELLINGS
 from tests.support.html_pages import MARKUP, check_accessible, check_alone, check_text, contrast, read_page
@@ -28,6 +29,16 @@ PERIOD = Period(NOW - timedelta(days=1), NOW)
 def status(table: str, rows: int = 10, **more: object) -> TableStatus:
     values = {"watermark": {}, "behind": {}, "behind_seconds": 0.0, "last_run": NOW, "upkeep": ()} | more
     return TableStatus(table, "shop", rows, **values)
+
+
+def test_a_failure_is_mended_by_the_command_that_its_error_names() -> None:
+    replaced = "TableReplacedError: final.p was dropped and created again. Run `lake-assets rebuild agg.p`"
+    (first,) = findings([status("agg.p", failure=replaced, retry="lake-assets run shop.yaml --table agg.p")])
+    assert first.do == "`lake-assets rebuild agg.p`"
+    (other,) = findings([status("agg.p", failure="ModelError: no column x", retry="lake-assets run shop.yaml")])
+    assert other.do == "`lake-assets run shop.yaml`, once that is corrected"
+    (lost,) = findings([status("agg.p", lost=["its history is lost: `lake-assets rebuild agg.p`"])])
+    assert lost.do == "`lake-assets rebuild agg.p`"
 
 
 def made(lake: Lake, tables: Sequence[TableStatus], steps: Sequence[StepRecord] = (), **more: object) -> Report:
