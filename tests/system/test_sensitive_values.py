@@ -69,7 +69,7 @@ def told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """What receivers of lineage and of alerts are told."""
     with receiver() as found:
         monkeypatch.setenv("HOOK", f"{found.url}/hook")
-        signals = {"openlineage": {"url": found.url}, "alerts": {"webhook": {"env": "HOOK"}, "rejected": "0%"}}
+        signals = {"openlineage": {"url": found.url}, "alerts": {"webhook": {"env": "HOOK"}, "rejected": "0.01%"}}
         lake.config = lake.config.model_copy(update={"signals": SignalSettings.model_validate(signals)})
         yield found
 
@@ -172,7 +172,7 @@ def _check_asked_for(call: Callable[..., Done], file: Path) -> None:
     for words in (
         ("history", "final.users", "--key", "id=1", "--raw", *of),
         ("verify", "agg.mails", *of),
-        ("rejected", "list", "--show-sensitive"),
+        ("rejected", "list", "--show-sensitive", "--json"),
         ("changes", "final.users", "--show-sensitive"),
         ("run", file, "--show-sensitive", "--json"),
     ):
