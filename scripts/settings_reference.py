@@ -122,6 +122,8 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**required**"
     value = field.get_default(call_default_factory=True)
+    if isinstance(value, Path):  # of this machine and folder: the description says which
+        return ""
     if isinstance(value, BaseModel) or value is None:
         return ""
     return code(json.dumps(value.as_posix() if isinstance(value, Path) else value, ensure_ascii=False))
