@@ -126,7 +126,7 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, BaseModel) or value is None:
         return ""
-    return code(json.dumps(value.as_posix() if isinstance(value, Path) else value, ensure_ascii=False))
+    return code(json.dumps(value, ensure_ascii=False))
 
 
 def _type(schema: Mapping[str, Any], known: Mapping[str, Any]) -> str:

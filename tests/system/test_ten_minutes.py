@@ -25,7 +25,7 @@ RESTARTS = "ALTER SYSTEM SET wal_level = logical;"
 # What runs until it is interrupted.
 FOREGROUND = ("lake-assets serve sales.yaml", "dagster dev -f definitions.py -p 3000")
 # What is another word on each machine: paths.
-VARIES = (r"/\S+",)
+VARIES = (r"(?:file://)?/\S+",)
 PASSWORD = "the superuser's"
 
 
