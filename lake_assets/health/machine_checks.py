@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import tempfile
 import time
@@ -29,7 +30,8 @@ Check = tuple[str, Callable[[], str]]
 _PACKAGE = "lake-assets"
 # What is named if all versions fit; of all others, only those that do not fit are.
 _SHOWN = ("dagster", "pyspark", "pyiceberg")
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+)(?:([kmgt])b?|(b))?")
 _UI_PORT = 3000
 
 
@@ -79,7 +81,10 @@ def _versions() -> str:
 
 def _memory(driver: str) -> str:
     memory = psutil.virtual_memory()
-    wanted = int(driver[:-1]) * _UNITS[driver[-1].lower()] if driver[-1:].lower() in _UNITS else int(driver)
+    size = _SIZE.fullmatch(driver.strip().lower())
+    if size is None:
+        raise LakeError(f"spark.driver_memory is {driver!r}, and Spark takes a size such as 4g or 512m")
+    wanted = int(size[1]) * _UNITS[size[2] or size[3] or "m"]  # without a unit, Spark takes mebibytes
     if memory.total < wanted:
         raise LakeError(
             f"this machine has {_gigabytes(memory.total)}, and Spark's heap is {driver}: lower spark.driver_memory in "

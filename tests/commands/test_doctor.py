@@ -108,3 +108,16 @@ def test_shells_complete_commands(call: Call, monkeypatch: pytest.MonkeyPatch) -
     }.items():
         monkeypatch.setenv(name, value)
     assert call().out.split() == ["status"]
+
+
+@pytest.mark.parametrize("memory", ["512m", "1gb", "1G", "1024"])
+def test_sizes_of_memory_are_read_as_spark_reads_them(
+    findings: Callable[..., dict[str, tuple[bool, str]]], memory: str
+) -> None:
+    assert findings(LAKE_SPARK__DRIVER_MEMORY=memory)["memory"][0]
+
+
+def test_what_is_no_size_of_memory_is_told(findings: Callable[..., dict[str, tuple[bool, str]]]) -> None:
+    is_well, text = findings(LAKE_SPARK__DRIVER_MEMORY="much")["memory"]
+    assert not is_well
+    assert "such as 4g" in text
