@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.backfill.side_lake import SideLake
-from lake_assets.capture import icdc, source_tags
+from lake_assets.capture import source_tags
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -60,9 +60,8 @@ def discard_without_record(lake: Lake, backfill: str) -> list[str]:
     Nobody knows what it has published, so no data file is deleted.
     """
     records, tag = Records(lake), f"{refs.BACKFILL_TAG}{backfill}"
-    names = (name for space in lake.namespaces() if space != icdc.NAMESPACE for name in lake.tables(space))
     tables: list[str] = []
-    for name in names:
+    for name in lake.all_tables():
         try:
             table = lake.find(name)
         except LakeError as e:  # another table, which nobody can read, is in no backfill's way

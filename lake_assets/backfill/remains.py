@@ -101,13 +101,12 @@ def _of_killed_runs(lake: Lake) -> Iterator[Remains]:
     for left in icdc.leftovers(lake):
         why = f"a capture of {left.source} by a run that was killed"
         yield Remains(str(left.table), "killed run", why, "drops it", mend=lambda: icdc.sweep(lake))
-    for namespace in lake.namespaces():
-        for name in lake.tables(namespace) if namespace != icdc.NAMESPACE else ():
-            table = _readable(lake, name)
-            if branches := leftovers.abandoned_branches(table) if table else []:
-                why = f"{len(branches)} branch{'es' if len(branches) > 1 else ''} of a run that was killed"
-                remedy = "drops what nobody has published"
-                yield Remains(str(name), "killed run", why, remedy, mend=lambda t=name: _drop(lake, t))
+    for name in lake.all_tables():
+        table = _readable(lake, name)
+        if branches := leftovers.abandoned_branches(table) if table else []:
+            why = f"{len(branches)} branch{'es' if len(branches) > 1 else ''} of a run that was killed"
+            remedy = "drops what nobody has published"
+            yield Remains(str(name), "killed run", why, remedy, mend=lambda t=name: _drop(lake, t))
     for note in leftovers.abandoned(lake):
         tables = ", ".join(map(str, note.tables))
         if note.age >= leftovers.FILES_AFTER:

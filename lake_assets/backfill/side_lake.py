@@ -159,8 +159,7 @@ class SideLake:
         """Return the registered tables of the lake: working copies and sources."""
         if self._own_file is not None and not self._own_file.exists():
             return []
-        namespaces = (n for n in self.lake.namespaces() if n != icdc.NAMESPACE)
-        return [table for namespace in namespaces for table in self.lake.tables(namespace)]
+        return self.lake.all_tables()
 
     def drop(self) -> None:
         """Remove the side catalog, and the ICDC tables that killed runs left in it. Files of the copies stay."""

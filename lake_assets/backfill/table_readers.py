@@ -9,7 +9,6 @@ from typing import Literal
 
 from pyiceberg.table import Table
 
-from lake_assets.capture import icdc
 from lake_assets.capture.consumers import Consumers
 from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
@@ -46,13 +45,12 @@ class Readers:
     @cached_property
     def _tables(self) -> dict[TableId, Table]:
         tables: dict[TableId, Table] = {}
-        for namespace in self._lake.namespaces():
-            for name in self._lake.tables(namespace) if namespace != icdc.NAMESPACE else ():
-                try:
-                    if (table := self._lake.find(name)) is not None:
-                        tables[name] = table
-                except LakeError:
-                    continue  # a table that nobody can read; `lake-assets status` says why
+        for name in self._lake.all_tables():
+            try:
+                if (table := self._lake.find(name)) is not None:
+                    tables[name] = table
+            except LakeError:
+                continue  # a table that nobody can read; `lake-assets status` says why
         return tables
 
     @cached_property

@@ -33,10 +33,11 @@ from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.errors import CaptureWriteError, CatalogUnavailableError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.names import CAPTURES
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import is_gone, owner
 
-NAMESPACE = ("icdc",)
+NAMESPACE = (CAPTURES,)
 # Folder in the lake's home, and ending, of the notes of tables that are being written.
 _NOTES, _NOTE = "at-work", ".icdc"
 VECTORS_PROPERTY = PREFIX + "vectors"

@@ -103,8 +103,7 @@ def _specs(lake: Lake, table: TableId, named: str | None) -> list[Spec]:
     owner = pipeline_of(lake, table, named)
     if named:
         return owner.specs(lake, alone=False)
-    names = (t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n))
-    used = {found.properties.get(PIPELINE_PROPERTY) for t in names if (found := lake.find(t)) is not None}
+    used = {found.properties.get(PIPELINE_PROPERTY) for t in lake.all_tables() if (found := lake.find(t)) is not None}
     others: dict[str, Pipeline] = {p.name: p for p in all_pipelines(lake) if p.name in used and p.name != owner.name}
     return grouped([owner, *others.values()]).specs(lake, alone=False)
 

@@ -196,7 +196,7 @@ def not_covered(lake: LakeBase, specs: Sequence[Spec], source: KeySource, tables
 def readers(lake: LakeBase, tables: Collection[TableId]) -> dict[TableId, str]:
     """Return the tables of pipelines that have absorbed one of some tables, and the names of their pipelines."""
     found: dict[TableId, str] = {}
-    for name in (t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)):
+    for name in lake.all_tables():
         loaded = lake.find(name)
         # Commits to tables of rejected records may have the watermark of the step that rejected them.
         pipeline = loaded.properties.get(PIPELINE_PROPERTY) if loaded is not None else None

@@ -50,6 +50,7 @@ def little_room(lake: LakeBase) -> list[DiskSpace]:
 
 def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
     """Return the status of a lake, whose declarations are in some pipelines. Reads metadata only."""
+    lake = lake.glance()
     specs, unread = _declared(lake, pipelines)
     changed = _redeclared(lake, specs)
     kept = upkeep_statuses(lake, pipelines)
@@ -71,6 +72,7 @@ def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus
     Args:
         specs: the tables whose declarations are known.
     """
+    lake = lake.glance()
     tables = [table_status(lake, t) for t in own_tables(lake)]
     tables = with_upstream(with_services(lake, with_failures(lake, tables), specs))
     return with_steps(lake, tables, {str(s.table): s for s in specs})
@@ -165,8 +167,7 @@ def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
 def own_tables(lake: LakeBase) -> list[TableId]:
     """Return the tables that pipelines have filled, upstream first."""
     order = {"raw": 0, "staging": 1, "final": 2, "agg": 3}
-    spaces = sorted((n for n in lake.namespaces() if n[0] != "icdc"), key=lambda n: (order.get(n[0], 9), n))
-    tables = [t for n in spaces for t in lake.tables(n)]
+    tables = sorted(lake.all_tables(), key=lambda t: (order.get(t.namespace[0], 9), t))
     return [t for t in tables if PIPELINE_PROPERTY in lake.table(t).properties]
 
 

@@ -169,7 +169,7 @@ def _clock(config: LakeConfig, lake: LakeBase) -> str:
         )
     ahead = 0.0
     newest = ""
-    for table in (t for n in (lake.namespaces() if lake.is_there else ()) for t in lake.tables(n)):
+    for table in lake.all_tables() if lake.is_there else ():
         found = lake.find(table)
         if found is not None and found.metadata.last_updated_ms / 1000 - before > ahead:
             ahead, newest = found.metadata.last_updated_ms / 1000 - before, str(table)

@@ -100,6 +100,16 @@ class CachingSqlCatalog(SqlCatalog):
             raise NoSuchTableError(f"Table does not exist: {namespace}.{name}")
         return self._table_at(location, namespace, name)
 
+    def all_tables(self) -> list[Identifier]:
+        """Return the identifiers of all tables, in one query."""
+        query = select(IcebergTables.table_namespace, IcebergTables.table_name).where(
+            IcebergTables.catalog_name == self.name
+        )
+        only_tables = self._iceberg_type_filter()
+        with self.engine.connect() as connection:
+            rows = connection.execute(query if only_tables is None else query.where(only_tables)).all()
+        return [(*Catalog.identifier_to_tuple(namespace), name) for namespace, name in rows]
+
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location, namespace, name = orm_table.metadata_location, orm_table.table_namespace, orm_table.table_name
         if not (location and namespace and name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -29,12 +30,12 @@ from lake_assets.errors import (
     TableNotFoundError,
 )
 from lake_assets.lake import caching_catalog as catalogs
-from lake_assets.lake.caching_catalog import with_cache
+from lake_assets.lake.caching_catalog import CachingSqlCatalog, with_cache
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.disk_space import disks
 from lake_assets.lake.foreign_errors import catalog_problem
 from lake_assets.lake.lake_place import check_place
-from lake_assets.lake.names import TableId, folder_of, nearest, nearest_table
+from lake_assets.lake.names import CAPTURES, TableId, folder_of, nearest, nearest_table
 from lake_assets.lake.redaction import hide, hide_in
 from lake_assets.lake.spark_session import adopt_session, another_session, open_session, set_all
 from lake_assets.runtime.private_files import make_private
@@ -62,6 +63,8 @@ class LakeBase:
         self.config = config
         self._session_source = session
         self._session: SparkSession | None = None
+        # Of a look (`glance`): what it has loaded. None: tables are loaded each time.
+        self._seen: dict[TableId, Table | None] | None = None
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Self:
@@ -184,15 +187,14 @@ class LakeBase:
         """
         table_id = TableId.parse(name)
         try:
-            return self.catalog.load_table(table_id.parts)
-        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            if (found := self.find(table_id)) is not None:
+                return found
             existing = ", ".join(str(t) for t in self.tables(table_id.namespace)) or "no tables"
             where = hide_in(self.config.catalog.get("uri", self.config.name))
-            names = (str(t) for namespace in self.namespaces() for t in self.tables(namespace))
             raise TableNotFoundError(
-                f"no table {table_id}{nearest(str(table_id), names)} in the lake at {where}; "
+                f"no table {table_id}{nearest(str(table_id), map(str, self.all_tables()))} in the lake at {where}; "
                 f"{'.'.join(table_id.namespace)} holds: {existing}"
-            ) from error
+            )
         except (pydantic.ValidationError, ValidationError) as error:
             raise CorruptMetadataError(
                 f"PyIceberg cannot read the metadata of {table_id}: {error}. If it does not know the type of a column: "
@@ -209,15 +211,33 @@ class LakeBase:
         try:
             return TableId.parse(text)
         except InvalidNameError as error:
-            known = [t for n in self.namespaces() for t in self.tables(n)] if self.is_there else []
+            known = self.all_tables() if self.is_there else []
             raise InvalidNameError(f"{error}{nearest_table(text, known)}") from None
 
     def find(self, name: str | TableId) -> Table | None:
         """Load the PyIceberg table; None if it does not exist."""
+        table_id = TableId.parse(name)
+        if self._seen is not None and table_id in self._seen:
+            return self._seen[table_id]
         try:
-            return self.catalog.load_table(TableId.parse(name).parts)
+            found = self.catalog.load_table(table_id.parts)
         except (NoSuchTableError, NoSuchNamespaceError):
-            return None
+            found = None
+        if self._seen is not None:
+            self._seen[table_id] = found
+        return found
+
+    def glance(self) -> Self:
+        """Return this lake for a look at many tables, which loads each of them once; for reading only.
+
+        A table is then the same for all who ask, and no catalog is asked again for what it has just answered.
+        """
+        if self._seen is not None:
+            return self
+        self.catalog  # noqa: B018 (opened here, it is shared)
+        found = copy(self)
+        found._seen = {}
+        return found
 
     def exists(self, name: str | TableId) -> bool:
         """Whether the table exists."""
@@ -229,6 +249,15 @@ class LakeBase:
             return sorted(TableId.parse(tuple(parts)) for parts in self.catalog.list_tables(namespace))
         except NoSuchNamespaceError:
             return []
+
+    def all_tables(self) -> list[TableId]:
+        """Return the tables of all namespaces, without those of captures."""
+        catalog = self.catalog
+        if isinstance(catalog, CachingSqlCatalog):
+            found = sorted(TableId.parse(parts) for parts in catalog.all_tables())
+        else:
+            found = [t for n in self.namespaces() for t in self.tables(n)]
+        return [t for t in found if t.namespace[0] != CAPTURES]
 
     def namespaces(self) -> list[tuple[str, ...]]:
         """Return all namespaces, nested ones after those that contain them; catalogs list one level at a time."""

@@ -19,6 +19,8 @@ _MAX_FOLDER_BYTES = 200
 # A name in backticks.
 _QUOTED = re.compile(r"`(?:[^`]|``)+`", re.DOTALL)
 
+# The namespace of the tables that are captures.
+CAPTURES = "icdc"
 # Prefixes of the columns that a capture adds.
 _CHANGE_COLUMNS = ("_change_type", "_commit_", "__lake_")
 # Iceberg's metadata columns: it does not read tables that have other columns of these names.

@@ -147,7 +147,7 @@ def _is_consumer(tag: str) -> bool:
 
 def _hashed(lake: LakeBase) -> dict[str, TableId]:
     """Return the tables whose names no tag can have, by the names of their tags."""
-    named = ((consumer_name(t), t) for n in lake.namespaces() for t in lake.tables(n))
+    named = ((consumer_name(t), t) for t in lake.all_tables())
     return {consumer: t for consumer, t in named if consumer.startswith(_HASHED)}
 
 

@@ -106,7 +106,7 @@ def remove_outdated(lake: LakeBase, name: TableId, policy: UpkeepPolicy, now: fl
 def readers_in(lake: LakeBase, source: TableId) -> Iterator[tuple[TableId, Watermark]]:
     """Yield the tables of the lake that have absorbed a table, with their watermarks of it; those that cannot be read
     are left out."""
-    for target in (t for n in lake.namespaces() for t in lake.tables(n)):
+    for target in lake.all_tables():
         try:
             loaded = lake.find(target)
             marks = known_marks(loaded) if loaded is not None and PIPELINE_PROPERTY in loaded.properties else {}

@@ -42,8 +42,7 @@ def policies(pipeline: Pipeline, lake: LakeBase) -> dict[TableId, UpkeepPolicy]:
         if retention := retention_of(spec, found.specs, declared[spec.table]):
             declared[spec.table] = replace(declared[spec.table], retention=retention)
     of_pipeline = combined_policy([config.upkeep])
-    names = [t for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)]
-    tables = {t: loaded for t in names if (loaded := readable(lake, t)) is not None}
+    tables = {t: loaded for t in lake.all_tables() if (loaded := readable(lake, t)) is not None}
     own = {
         t: policy if t == leader else replace(policy, retention=None)
         for t, leader in _own(pipeline.name, tables).items()

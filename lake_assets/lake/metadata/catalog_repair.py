@@ -22,7 +22,7 @@ from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.lake_base import LakeBase
 from lake_assets.lake.metadata.metadata_commits import Metadata, point_at, read_metadata_at
 from lake_assets.lake.metadata.metadata_versions import version_of, versions
-from lake_assets.lake.names import TableId
+from lake_assets.lake.names import CAPTURES, TableId
 
 State = Literal["current", "behind", "unreadable", "diverged", "lost"]
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError)
@@ -64,7 +64,7 @@ def examine(lake: LakeBase, tables: Sequence[TableId] | None = None) -> list[Exa
     """
     by_table = _tables_of(_sql_catalog(lake))
     selected = by_table if tables is None else {t: by_table[t] for t in tables if t in by_table}
-    return [_examined(lake, t, *files) for t, files in sorted(selected.items()) if tables or t.namespace != ("icdc",)]
+    return [_examined(lake, t, *files) for t, files in sorted(selected.items()) if tables or t.namespace != (CAPTURES,)]
 
 
 def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:

@@ -189,7 +189,7 @@ def _table_of(lake: LakeBase, model: PythonModel, parameter: str, declared: Sequ
     matches = [t for t in dict.fromkeys(declared) if t.name == parameter and t != model.table]
     if not matches:
         # Lists names only; loads no table.
-        existing = [t for n in lake.namespaces() if n != ("icdc",) for t in lake.tables(n)]
+        existing = lake.all_tables()
         matches = [t for t in existing if t.name == parameter and t != model.table]
         if not matches:
             near = nearest_table(parameter, (*declared, *existing))

@@ -88,6 +88,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
     Args:
         of_all: whether to look at the tables of other pipelines too, as far as that is possible without declarations.
     """
+    lake = lake.glance()
     specs = {str(s.table): s for p in pipelines for s in p.specs(lake, alone=False)}
     tables = {t.table: t for t in quick_status(lake, list(specs.values()))}
     names = None if of_all else frozenset(p.name for p in pipelines)

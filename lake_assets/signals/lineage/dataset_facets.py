@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import (
@@ -45,13 +46,19 @@ def name_of(lake: LakeBase, table: TableId, loaded: Table | None) -> DatasetName
     return at_location(location)
 
 
+def named_input(lake: LakeBase, table: TableId) -> InputDataset:
+    """Return a table as input, by its name alone."""
+    name = name_of(lake, table, lake.find(table))
+    return InputDataset(name.namespace, name.name)
+
+
 def input_of(
     lake: LakeBase, table: TableId, snapshot: int | None = None, assertions: Sequence[Finding] = ()
 ) -> InputDataset:
     """Return a table as input.
 
     Args:
-        snapshot: the snapshot that was read; None: unknown, or nothing was read yet.
+        snapshot: the snapshot that was read; None: unknown.
         assertions: the results of its audits.
     """
     loaded = lake.find(table)
@@ -68,6 +75,12 @@ def other_input(name: DatasetName, kind: str) -> InputDataset:
     """Return a dataset that is not in the lake: a folder, a topic, a table of a database."""
     facet = ours(dataset_type_dataset.DatasetTypeDatasetFacet(kind))
     return InputDataset(name.namespace, name.name, facets={"datasetType": facet})
+
+
+def named_output(lake: LakeBase, table: TableId) -> OutputDataset:
+    """Return a table as output, by its name alone."""
+    name = name_of(lake, table, lake.find(table))
+    return OutputDataset(name.namespace, name.name)
 
 
 def output_of(lake: LakeBase, spec: Spec, record: StepRecord | None = None) -> OutputDataset:
@@ -100,20 +113,8 @@ def _assertion(found: Finding) -> data_quality_assertions_dataset.Assertion:
 
 def _facets(lake: LakeBase, table: TableId, loaded: Table | None, snapshot: int | None) -> dict[str, DatasetFacet]:
     config = lake.config
-    facets: dict[str, DatasetFacet] = {
-        "datasetType": ours(dataset_type_dataset.DatasetTypeDatasetFacet("TABLE")),
-        "storage": ours(storage_dataset.StorageDatasetFacet("iceberg", "parquet")),
-        "catalog": ours(
-            catalog_dataset.CatalogDatasetFacet(
-                "iceberg",
-                config.kind,
-                config.name,
-                metadataUri=None if config.is_embedded else hide_in(config.catalog.get("uri", "")) or None,
-                warehouseUri=hide_in(config.warehouse) if config.warehouse else None,
-                source="lake_assets",
-            )
-        ),
-    }
+    uri = None if config.is_embedded else hide_in(config.catalog.get("uri", "")) or None
+    facets = dict(_place(config.kind, config.name, uri, config.warehouse))
     if (symlink := in_catalog(config, table)) is not None:
         identifier = symlinks_dataset.Identifier(symlink.namespace, symlink.name, "TABLE")
         facets["symlinks"] = ours(symlinks_dataset.SymlinksDatasetFacet([identifier]))
@@ -123,6 +124,20 @@ def _facets(lake: LakeBase, table: TableId, loaded: Table | None, snapshot: int 
         fields = [_field(f, n) for n, f in enumerate(_schema_at(loaded, snapshot).fields, 1)]
         facets["schema"] = ours(schema_dataset.SchemaDatasetFacet(fields))
     return facets
+
+
+@cache
+def _place(kind: str, name: str, uri: str | None, warehouse: str | None) -> Mapping[str, DatasetFacet]:
+    """Return the facets that all tables of a lake share."""
+    warehouse = hide_in(warehouse) if warehouse else None
+    catalog = catalog_dataset.CatalogDatasetFacet(
+        "iceberg", kind, name, metadataUri=uri, warehouseUri=warehouse, source="lake_assets"
+    )
+    return {
+        "datasetType": ours(dataset_type_dataset.DatasetTypeDatasetFacet("TABLE")),
+        "storage": ours(storage_dataset.StorageDatasetFacet("iceberg", "parquet")),
+        "catalog": ours(catalog),
+    }
 
 
 def _schema_at(table: Table, snapshot: int | None) -> Schema:

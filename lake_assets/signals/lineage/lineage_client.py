@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.errors import ConfigError, MissingPackageError
@@ -9,6 +10,7 @@ from lake_assets.lake.signal_settings import OpenLineageSettings
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
+    from requests import Session
 
 SETTING = "signals.openlineage"
 
@@ -43,6 +45,22 @@ def client_of(settings: OpenLineageSettings) -> OpenLineageClient:
     return client
 
 
+def _session() -> Session:
+    """Return a session that reads the environment once: requests looks up proxies and certificates for each request,
+    which takes a fifth of the time of sending an event."""
+    from requests import Session
+
+    class OneReceiver(Session):
+        environment: Mapping[str, Any] | None = None
+
+        def merge_environment_settings(self, *args: Any, **named: Any) -> Any:
+            if self.environment is None:
+                self.environment = super().merge_environment_settings(*args, **named)
+            return dict(self.environment)
+
+    return OneReceiver()
+
+
 def _transport(settings: OpenLineageSettings) -> dict[str, Any] | None:
     if settings.transport is not None:
         return dict(settings.transport)
@@ -51,7 +69,7 @@ def _transport(settings: OpenLineageSettings) -> dict[str, Any] | None:
     # A receiver that is away is not asked again and again: the next event is the next try.
     transport: dict[str, Any] = {
         "type": "http", "url": settings.url, "timeout": settings.seconds,
-        "retry": {"total": 0, "connect": 0, "read": 0},
+        "retry": {"total": 0, "connect": 0, "read": 0}, "session": _session(),
     }  # fmt: skip
     if settings.api_key is not None:
         transport["auth"] = {"type": "api_key", "apiKey": settings.api_key.value(f"{SETTING}.api_key")}

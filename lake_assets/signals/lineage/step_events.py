@@ -15,7 +15,7 @@ from lake_assets.lake import TableId
 from lake_assets.pipeline.observed_steps import ObservedStep, StepEnd
 from lake_assets.pipeline.table_graph import lookups_of
 from lake_assets.signals.error_text import error_text
-from lake_assets.signals.lineage.dataset_facets import input_of, other_input, output_of
+from lake_assets.signals.lineage.dataset_facets import input_of, named_input, named_output, other_input, output_of
 from lake_assets.signals.lineage.dataset_names import of_landing, of_live
 from lake_assets.signals.lineage.producer import PRODUCER, VERSION, ours, version_of
 from lake_assets.tables.audits.audit_evaluation import Finding
@@ -32,11 +32,13 @@ class StepEvents:
 
     def __init__(self, step: ObservedStep, namespace: str) -> None:
         self._step, self._namespace = step, namespace
+        self._lake = step.lake.glance()
 
     def began(self) -> RunEvent:
-        """Return the event of a step that begins."""
-        output = output_of(self._step.lake, self._step.spec)
-        return self._event(RunState.START, self._step.started_at, [output], self._inputs())
+        """Return the event of a step that begins: its datasets have names alone, and the next event tells more."""
+        lake, spec = self._lake, self._step.spec
+        inputs = [*(named_input(lake, t) for t in self._tables), *self._others()]
+        return self._event(RunState.START, self._step.started_at, [named_output(lake, spec.table)], inputs)
 
     def ended(self, end: StepEnd, at: float) -> RunEvent:
         """Return the event of how the step has ended.
@@ -44,8 +46,8 @@ class StepEvents:
         Args:
             at: when, in seconds since 1970, if there is no record that says so.
         """
-        record = end.record
-        output = output_of(self._step.lake, self._step.spec, record)
+        record, self._lake = end.record, self._step.lake.glance()
+        output = output_of(self._lake, self._step.spec, record)
         inputs, at = self._inputs(record), record.ended_at if record else at
         if end.error is None:
             return self._event(RunState.COMPLETE, at, [output], inputs)
@@ -65,7 +67,7 @@ class StepEvents:
             return []
         snapshot = end.record.snapshot if end.record else None
         run = uuid.uuid5(uuid.UUID(self._step.id), "audits")
-        read = input_of(self._step.lake, self._step.spec.table, snapshot, findings)
+        read = input_of(self._lake, self._step.spec.table, snapshot, findings)
         facets = self._parent(self._step.id, self._job_name)
         job = Job(self._namespace, f"{self._job_name}.audits", facets={"jobType": _kind("TEST")})
         return [
@@ -114,12 +116,19 @@ class StepEvents:
             return {}
         return {"parent": ours(parent_run.ParentRunFacet(of, parent_run.Job(self._namespace, job)))}
 
-    def _inputs(self, record: StepRecord | None = None) -> list[InputDataset]:
+    @property
+    def _tables(self) -> list[TableId]:
+        """The tables that the step reads."""
+        return list(dict.fromkeys((*self._step.spec.sources, *lookups_of(self._step.spec))))
+
+    def _inputs(self, record: StepRecord | None) -> list[InputDataset]:
         """Return what the step reads; with the snapshots up to which it has absorbed its sources, once it has."""
-        lake, spec = self._step.lake, self._step.spec
         ends = {s["source"]: s["end_snapshot"] for s in record.sources} if record else {}
-        tables: list[TableId] = list(dict.fromkeys((*spec.sources, *lookups_of(spec))))
-        inputs = [input_of(lake, t, ends.get(str(t))) for t in tables]
+        return [*(input_of(self._lake, t, ends.get(str(t))) for t in self._tables), *self._others()]
+
+    def _others(self) -> list[InputDataset]:
+        """Return what the step reads and is no table of the lake."""
+        spec, inputs = self._step.spec, list[InputDataset]()
         if isinstance(spec, RawSpec) and spec.landing is not None:
             inputs.append(other_input(of_landing(spec.landing), "FILE"))
         if isinstance(spec, RawSpec) and spec.live is not None:
