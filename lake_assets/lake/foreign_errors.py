@@ -27,9 +27,9 @@ from lake_assets.errors import (
 _PATH = r"(?P<path>(?:[a-z][a-z0-9+.-]*:/|/)[^\n,;'\"]+?)"
 _LAST = rf"{_PATH}(?=\s*[\n,;'\"]|\s+at\b|\s*$)"
 _DENIED = (
-    re.compile(rf"(?:^|: ){_PATH} \(Permission denied\)", re.MULTILINE),
-    re.compile(r"Permission denied: '(?P<path>[^'\n]+)'"),
-    re.compile(r"'(?P<path>[^'\n]+)'\. Detail: \[errno 13\] Permission denied"),
+    re.compile(rf"(?:^|: ){_PATH} \((?:Permission denied|Read-only file system)\)", re.MULTILINE),
+    re.compile(r"(?:Permission denied|Read-only file system): '(?P<path>[^'\n]+)'"),
+    re.compile(r"'(?P<path>[^'\n]+)'\. Detail: \[errno (?:13\] Permission denied|30\] Read-only file system)"),
     re.compile(rf"Mkdirs failed to create {_PATH} \("),
     re.compile(rf"Destination exists and is not a directory: {_LAST}"),
 )
@@ -181,8 +181,8 @@ def as_named(error: Exception, table: str) -> LakeError | None:
         )
     if path := _first(_DENIED, text):
         return StorageUnavailableError(
-            f"{table}: {path} cannot be opened or created: this user may not, or a file is in the place of a folder. "
-            "Nothing was published: correct it, and run again"
+            f"{table}: {path} cannot be opened or created: this user may not, its file system is read-only, or a file is "
+            "in the place of a folder. Nothing was published: correct it, and run again"
         )
     if path := _first(_MISSING, text):
         return MissingDataFileError(

@@ -112,6 +112,11 @@ SAID: list[tuple[Exception, type[LakeError], str]] = [
                 "/w/t/data",
             ),
             (PermissionError(13, "Permission denied", "/w/t/metadata"), "/w/t/metadata"),
+            (OSError(30, "Read-only file system", "/w/t/metadata"), "/w/t/metadata"),
+            (
+                OSError("[Errno 30] Failed to open local file '/w/1'. Detail: [errno 30] Read-only file system"),
+                "/w/1",
+            ),
             (
                 PermissionError(
                     "[Errno 13] Failed to open local file '/w/1.json'. Detail: [errno 13] Permission denied"
