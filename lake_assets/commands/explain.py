@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from lake_assets.models.explanation import Explanation, Operator, explain_code
 from lake_assets.models.explanation import explain as explained
 from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.pipeline.sensitive_steps import windows_without_values
 from lake_assets.tables.outcome import Absorbed
 
 
@@ -42,6 +44,7 @@ def explain(
         show_python_model(lake, spec, as_json=as_json)
         return
     explanation = explained(lake, spec)
+    explanation = replace(explanation, windows=windows_without_values(lake, spec, explanation.windows))
     if as_json:
         print_json(explanation)
         return
@@ -80,7 +83,7 @@ def show_python_model(lake: Lake, spec: PythonModelSpec, *, as_json: bool) -> No
         "now": now,
     }
     if as_json:
-        print_json({**rows, "windows": windows})
+        print_json({**rows, "windows": windows_without_values(lake, spec, windows)})
         return
     table = facts()
     for name, text in rows.items():

@@ -181,8 +181,8 @@ def as_named(error: Exception, table: str) -> LakeError | None:
         )
     if path := _first(_DENIED, text):
         return StorageUnavailableError(
-            f"{table}: {path} cannot be opened or created: this user may not, its file system is read-only, or a file is "
-            "in the place of a folder. Nothing was published: correct it, and run again"
+            f"{table}: {path} cannot be opened or created: this user may not, its file system is read-only, or a file "
+            "is in the place of a folder. Nothing was published: correct it, and run again"
         )
     if path := _first(_MISSING, text):
         return MissingDataFileError(

@@ -23,6 +23,8 @@ from lake_assets.lake.redaction import HIDDEN
 PROPERTY = "lake-assets.sensitive"
 # Columns for values of another type, and of an earlier one, are called `email__string` and `email__was_int`.
 _BESIDE = "__"
+# Between the names of a column and of a field within its values.
+_WITHIN = "."
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
 # A part of a line that a message may quote by itself: after a colon, or from an error condition on.
 _PART = re.compile(r":\s+(?=\S)|(?=\[)")
@@ -86,11 +88,11 @@ class SensitiveColumns:
         return SensitiveColumns(self.names - cleared, but)
 
     def covers(self, column: str) -> bool:
-        """Whether values of a column are sensitive."""
+        """Whether values of a column are sensitive; of a field within one, `profile.mail`, whether the column's are."""
         name = caseless(column)
         if self.all_but is not None:
-            return name not in self.all_but
-        return name in self.names or any(name.startswith(c + _BESIDE) for c in self.names)
+            return name not in self.all_but and not any(name.startswith(c + _WITHIN) for c in self.all_but)
+        return name in self.names or any(name.startswith((c + _BESIDE, c + _WITHIN)) for c in self.names)
 
     def value(self, column: str, value: V) -> V | str:
         """Return a value, or the word that hides it; a null stays one."""

@@ -23,6 +23,7 @@ from lake_assets.final.row_hash import ROW
 from lake_assets.formats.event_model import MISFITS, SEQUENCE, TECHNICAL
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw_tables import OF_RECORDS
+from lake_assets.ingest.records.rejects import OF_REJECTS, raw_of, rejected_of
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import caseless
@@ -80,7 +81,17 @@ class SensitiveTables:
         return not any(columns.covers(f.name) for f in loaded.schema().fields)
 
     def store(self, table: TableId) -> None:
-        """Set the table property that names the sensitive columns, if it does not."""
+        """Set the property that names the sensitive columns of a table, and of its rejected records, if it does not."""
+        self._store(table)
+        match self._specs.get(table):
+            case RawSpec():
+                self._store(rejected_of(table))
+            case StagingSpec(raw=raw):
+                self._store(rejected_of(raw))
+            case _:
+                pass
+
+    def _store(self, table: TableId) -> None:
         try:
             loaded, wanted = self._lake.find(table), self.of(table).to_property()
             if loaded is not None and loaded.properties.get(PROPERTY, "") != wanted:
@@ -91,7 +102,9 @@ class SensitiveTables:
     def _found(self, name: TableId) -> SensitiveColumns:
         spec = self._specs.get(name)
         if spec is None:
-            return SensitiveColumns.stored(self._lake.find(name))
+            raw = raw_of(name)
+            own = SensitiveColumns.of(OF_REJECTS) if raw in self._specs and self.of(raw) else NOTHING
+            return own | SensitiveColumns.stored(self._lake.find(name))
         declared = spec.shown.sensitive
         own = SensitiveColumns.of(declared.columns)
         computed = self._computed(spec)
@@ -146,6 +159,8 @@ class SensitiveTables:
                 fields = self._lake.table(table).schema().fields
                 schema.setdefault(table.namespace[0], {})[table.name] = {f.name: "string" for f in fields}
             query = qualify(tree, schema=schema, dialect=DIALECT)
+            if _has_stars(query):  # of which column lineage knows nothing: struct(u.*)
+                return SensitiveColumns.all()
             outputs = {n: lineage(n, query, schema, dialect=DIALECT) for n in query.named_selects}
         except (SqlglotError, LakeError, ValueError, KeyError):
             return SensitiveColumns.all()
@@ -174,6 +189,12 @@ def _is_sensitive(node: Node, sources: Mapping[str, SensitiveColumns]) -> bool:
         elif _reads_columns(leaf):
             return True
     return False
+
+
+def _has_stars(query: exp.Expression) -> bool:
+    """Whether a query has a star that is not replaced by its columns, other than that of `count(*)`."""
+    stars = (s.parent if isinstance(s.parent, exp.Column) else s for s in query.find_all(exp.Star))
+    return any(not isinstance(s.parent, exp.Count) for s in stars)
 
 
 def _reads_columns(leaf: Node) -> bool:

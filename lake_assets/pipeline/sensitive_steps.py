@@ -69,6 +69,11 @@ def findings_without_values(lake: LakeBase, spec: Spec, findings: Iterable[Findi
     return hidden.findings(findings) if hidden.tables else tuple(findings)
 
 
+def windows_without_values(lake: LakeBase, spec: Spec, windows: Iterable[Absorbed]) -> tuple[Absorbed, ...]:
+    """Return what a step of a table absorbs, without ranges of sensitive columns."""
+    return tuple(map(_Hidden(lake, spec).window, windows))
+
+
 class _Hidden:
     """What is hidden of a table.
 
@@ -88,12 +93,12 @@ class _Hidden:
             self._own = SensitiveColumns.all()
 
     def outcome(self, outcome: Outcome) -> Outcome:
-        windows = tuple(map(self._window, outcome.windows))
+        windows = tuple(map(self.window, outcome.windows))
         details = {name: _without_message(value) for name, value in outcome.details.items()}
         why = _without_message(outcome.why)
         return replace(outcome, windows=windows, audits=self.findings(outcome.audits), details=details, why=why)
 
-    def _window(self, window: Absorbed) -> Absorbed:
+    def window(self, window: Absorbed) -> Absorbed:
         columns = self._all.of(window.source)
         return replace(window, ranges={c: HIDDEN if columns.covers(c) else r for c, r in window.ranges.items()})
 

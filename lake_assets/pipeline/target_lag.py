@@ -148,13 +148,13 @@ class UnkeptTarget:
             looks = "" if self.needs >= self.target else ", and the sensor's interval adds to that"
             return (
                 f"target_lag {_duration(self.target)} cannot be kept: {took}{looks}. What may help: a longer target, "
-                "more cores, Spark that runs before a step begins (`lake-assets spark-server`), and for a model a cheaper "
-                "strategy (`lake-assets explain`)"
+                "more cores, Spark that runs before a step begins (`lake-assets spark-server`), and for a model a "
+                "cheaper strategy (`lake-assets explain`)"
             )
         return (
-            f"what arrived {_duration(self.lag)} ago is not in it, with a target_lag of {_duration(self.target)}: {took}, so no run has begun "
-            "in time, or it failed: is the capture sensor on (or cron), and what does `lake-assets status` say of the "
-            "tables upstream?"
+            f"what arrived {_duration(self.lag)} ago is not in it, with a target_lag of {_duration(self.target)}: "
+            f"{took}, so no run has begun in time, or it failed: is the capture sensor on (or cron), and does a table "
+            "upstream fail?"
         )
 
 

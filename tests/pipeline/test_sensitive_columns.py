@@ -29,6 +29,8 @@ from tests.support.pipeline_files import load
 
 VALUE = "zebra-4711@example.org"
 USERS = pa.schema([(c, pa.string()) for c in ("id", "Email", "city", "phone", "phone__int", MISFITS)])
+# Of a query whose columns nobody can follow.
+EVERYTHING = {"id", "city", "one", "n", "a", "s", "email"}
 MODELS = {
     "agg.copied": ("SELECT id, lower(email) AS mail, city FROM final.users", {"mail"}),
     "agg.all": ("SELECT * FROM final.users", {"email", "phone", "phone__int", "_misfits"}),
@@ -38,6 +40,14 @@ MODELS = {
     "agg.further": (
         "WITH a AS (SELECT mail AS x, city FROM agg.copied) SELECT concat(x, city) AS y, city FROM a",
         {"y"},
+    ),
+    "agg.many": ("SELECT city, count(*) AS n FROM (SELECT * FROM final.users) u GROUP BY city", set()),
+    "agg.whole": ("SELECT id, struct(u.*) AS s FROM final.users u", EVERYTHING),
+    "agg.text": ("WITH a AS (SELECT to_json(struct(*)) AS s FROM final.users) SELECT s, 1 AS n FROM a", EVERYTHING),
+    "agg.listed": ("SELECT concat_ws(',', *) AS s FROM final.users", EVERYTHING),
+    "agg.inline": (
+        "SELECT x.* FROM (SELECT array(struct(u.*)) AS w FROM final.users u) LATERAL VIEW inline(w) x",
+        EVERYTHING,
     ),
     "agg.united": ("SELECT id AS a, city AS b FROM final.users UNION ALL SELECT city, email FROM final.users", {"b"}),
 }
@@ -64,7 +74,7 @@ def test_what_is_computed_from_a_sensitive_column_is_sensitive(plain_lake: Lake)
     specs = _pipeline().specs(lake)
     sensitive = SensitiveTables.of_specs(lake, specs[:1])  # each table knows the others of its pipeline
     for name, (_, expected) in MODELS.items():
-        columns = {f.lower() for f in (*USERS.names, "mail", "x", "y", "e", "one", "n", "m", "a", "b")}
+        columns = {f.lower() for f in (*USERS.names, "mail", "x", "y", "e", "one", "n", "m", "a", "b", "s")}
         assert {c for c in columns if sensitive.of(name).covers(c)} & {
             *expected,
             "id",
@@ -74,6 +84,10 @@ def test_what_is_computed_from_a_sensitive_column_is_sensitive(plain_lake: Lake)
             "a",
         } == expected, name
     assert sensitive.of("raw.events").covers("record")
+    rejected = sensitive.of("raw.events_rejected")
+    assert [rejected.covers(c) for c in ("record", "reason", "position")] == [True, True, False]
+    assert sensitive.of("final.users").covers("email.host"), "a field within a column"
+    assert not SensitiveColumns.all(["profile"]).covers("Profile.city")
     assert sensitive.of("staging.users").covers(MISFITS)
     assert not sensitive.of("/landing/events")
     assert not sensitive.of("final.unknown")

@@ -48,6 +48,9 @@ _SCHEMA = Schema(
     NestedField(9, "rejected_at", TimestamptzType(), required=True),
 )
 COLUMNS = [f.name for f in _SCHEMA.fields]
+# The columns that hold a record's text, or may quote it.
+OF_REJECTS = ("record", "reason")
+_SUFFIX = "_rejected"
 _PROPERTIES = {
     "format-version": "2",
     **VERSIONS,
@@ -59,7 +62,13 @@ _PROPERTIES = {
 
 def rejected_of(raw: TableId) -> TableId:
     """Return the name of a raw table's table of rejected records."""
-    return TableId(raw.namespace, f"{raw.name}_rejected")
+    return TableId(raw.namespace, f"{raw.name}{_SUFFIX}")
+
+
+def raw_of(rejected: TableId) -> TableId | None:
+    """Return the name of the raw table that a table of rejected records is of; None: its name is not that of one."""
+    name = rejected.name.removesuffix(_SUFFIX)
+    return TableId(rejected.namespace, name) if name and name != rejected.name else None
 
 
 def is_of_rejects(table: Table) -> bool:
