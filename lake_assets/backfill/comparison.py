@@ -233,7 +233,7 @@ def _by_partition(
         return ()
 
     def former(condition: str) -> DataFrame:
-        stored = _stored(states.lake, states.table, states.start if states.start is not None else states.end)
+        stored = states.lake.rows_at(states.table, states.start if states.start is not None else states.end)
         return stored.where(condition if states.start is not None else "false")
 
     is_alike = columns.common[by.by] == by.by and by.by not in columns.retyped
@@ -242,12 +242,8 @@ def _by_partition(
 
 def _every_row(lake: LakeBase, table: TableId, start: int | None, end: int | None) -> Counts:
     """Return the counts of two sides without a column that both have: no row of one is a row of the other."""
-    before, after = (0 if s is None else _stored(lake, table, s).count() for s in (start, end))
+    before, after = (lake.rows_at(table, s).count() for s in (start, end))
     return Counts(after, 0, before, {}, {})
-
-
-def _stored(lake: LakeBase, table: TableId, snapshot: int | None) -> DataFrame:
-    return lake.spark().read.option("versionAsOf", str(snapshot)).table(lake.sql_name(table))
 
 
 def _rows(table: Table, snapshot: int | None) -> int | None:
@@ -283,7 +279,7 @@ def _signed(
         return scope.enter_context(capture(lake, table, start, end)).signed(lake.spark(), list(columns.common))
 
     def rows(snapshot: int | None, sign: int, of: Mapping[str, str]) -> DataFrame:
-        stored = _stored(lake, table, snapshot)
+        stored = lake.rows_at(table, snapshot)
         return stored.selectExpr(*(f"{value} AS {quote(c)}" for c, value in of.items()), f"{sign} AS {SIGN}")
 
     former = {
@@ -314,7 +310,7 @@ def _one_sided(
     for names, snapshot, is_added in ((columns.added, end, True), (columns.dropped, start, False)):
         if not names:
             continue
-        stored = _stored(lake, table, snapshot)
+        stored = lake.rows_at(table, snapshot)
         row = stored.agg(*(F.count(quote(c)).alias(f"n{n}") for n, c in enumerate(names))).first()
         assert row is not None
         for n, (column, kind) in enumerate(names.items()):

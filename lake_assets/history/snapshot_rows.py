@@ -150,7 +150,7 @@ class SnapshotRows:
     def _read_by_spark(self, snapshot_id: int) -> Visible:
         """Return the wanted rows of a snapshot, read with the columns that the table had then."""
         spark = self._lake.spark()
-        rows = spark.read.option("versionAsOf", str(snapshot_id)).table(self._lake.sql_name(self._name))
+        rows = self._lake.rows_at(self._name, snapshot_id)
         names = {f.field_id: f.name for f in schema_at(self.table, snapshot_id).fields}
         here = {f.field_id: f.name for f in self.schema.fields}
         has = [i for i in names if i in here]

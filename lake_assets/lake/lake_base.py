@@ -41,7 +41,7 @@ from lake_assets.lake.spark_session import adopt_session, another_session, open_
 from lake_assets.runtime.private_files import make_private
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 # What PyIceberg and SQLAlchemy say of a URI of an unknown kind.
@@ -295,6 +295,20 @@ class LakeBase:
         if tuple(folders) == table.parts or not self.config.warehouse:
             return None
         return "/".join([self.config.warehouse.rstrip("/"), *folders])
+
+    def rows_at(self, table: str | TableId, snapshot: int | None, session: SparkSession | None = None) -> DataFrame:
+        """Return the rows of a table in a snapshot, with the columns that it had then; None: it was empty.
+
+        Each frame has a reader of its own: over Spark Connect, frames share the options of their reader, so that a
+        reader of two snapshots would make both frames read the second one.
+
+        Args:
+            session: the session that reads them; default: the lake's.
+        """
+        spark, name = session or self.spark(), self.sql_name(table)
+        if snapshot is None:
+            return spark.table(name).limit(0)
+        return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
     def sql_name(self, name: str | TableId) -> str:
         """Return the quoted name for Spark SQL."""

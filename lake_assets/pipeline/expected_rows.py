@@ -46,7 +46,7 @@ from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 
 def planned_at(lake: LakeBase, spec: ModelSpec, pinned: Mapping[TableId, int | None]) -> ModelPlan:
     """Return the plan of a model for its sources at some snapshots."""
-    schemas = {t: dict(rows_at(lake, t, snapshot).dtypes) for t, snapshot in pinned.items()}
+    schemas = {t: dict(lake.rows_at(t, snapshot).dtypes) for t, snapshot in pinned.items()}
     return plan(str(spec.table), spec.sql, schemas, spec.key, lambda t: keys_of(lake.table(t)))
 
 
@@ -134,7 +134,7 @@ def _rows_of_full(
         else lake.table(t).metadata.current_snapshot_id
         for t in reads
     }
-    views = {t: scope.enter_context(temp_view(guarded_rows(rows_at(lake, t, s)))) for t, s in pinned.items()}
+    views = {t: scope.enter_context(temp_view(guarded_rows(lake.rows_at(t, s)))) for t, s in pinned.items()}
     try:
         rows = lake.spark().sql(text_over(query, spec.full, lambda t: views[t]))
         names = rows.columns
@@ -164,14 +164,6 @@ def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | N
     return mark.snapshot
 
 
-def rows_at(lake: LakeBase, table: TableId, snapshot: int | None) -> DataFrame:
-    """Return the rows of a table at a snapshot; None: it was empty."""
-    spark, name = lake.spark(), lake.sql_name(table)
-    if snapshot is None:  # the table was empty
-        return spark.table(name).where(F.lit(False))
-    return spark.read.option("versionAsOf", str(snapshot)).table(name)
-
-
 def _result(
     lake: LakeBase,
     spec: ModelSpec,
@@ -180,7 +172,7 @@ def _result(
     scope: contextlib.ExitStack,
 ) -> DataFrame:
     """Return the query's result over its sources at their pinned snapshots."""
-    rows_of = {t: guarded_rows(rows_at(lake, t, snapshot)) for t, snapshot in pinned.items()}
+    rows_of = {t: guarded_rows(lake.rows_at(t, snapshot)) for t, snapshot in pinned.items()}
     views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
     # Keep the original text if sqlglot would render it with another meaning.
     named, unlike = qualified_query(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})

@@ -197,9 +197,7 @@ def _described(lake: LakeBase, spec: Spec, outcome: Outcome, before: Table | Non
 
 
 def _rows(lake: LakeBase, spec: Spec, snapshot: int | None) -> DataFrame | None:
-    if snapshot is None:
-        return None
-    return lake.spark().read.option("versionAsOf", str(snapshot)).table(lake.sql_name(spec.table))
+    return lake.rows_at(spec.table, snapshot) if snapshot is not None else None
 
 
 RECOMPUTED_PROPERTY = "lake-assets.recomputed"
@@ -304,8 +302,9 @@ def _why_as_a_whole(model: ModelPlan, columns: Sequence[str]) -> str:
 def _write(writer: TableWriter, frames: Frames, expected: _Expected, where: str) -> None:
     commit, types, key = writer.commit, writer.types, expected.key
     should = expected.rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
-    read = frames.spark.read.option("versionAsOf", str(commit.existing.metadata.current_snapshot_id))
-    stands = read.table(commit.name).select(*map(quote, types))
+    stands = commit.lake.rows_at(commit.table, commit.existing.metadata.current_snapshot_id, frames.spark).select(
+        *map(quote, types)
+    )
     new, old = frames.materialize(should.where(where)), frames.materialize(stands.where(where))
     if column := incomparable(types):
         # Values that cannot be compared: write whole partitions.

@@ -191,7 +191,7 @@ def _is_sensitive(node: Node, sources: Mapping[str, SensitiveColumns]) -> bool:
     return False
 
 
-def _has_stars(query: exp.Expression) -> bool:
+def _has_stars(query: exp.Query) -> bool:
     """Whether a query has a star that is not replaced by its columns, other than that of `count(*)`."""
     stars = (s.parent if isinstance(s.parent, exp.Column) else s for s in query.find_all(exp.Star))
     return any(not isinstance(s.parent, exp.Count) for s in stars)

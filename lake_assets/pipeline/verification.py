@@ -32,7 +32,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.stability import Level, state
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.pipeline.config.job_settings import full_at
-from lake_assets.pipeline.expected_rows import planned_at, rows_at, rows_to_compare
+from lake_assets.pipeline.expected_rows import planned_at, rows_to_compare
 from lake_assets.pipeline.paired_rows import changed_rows, count
 from lake_assets.pipeline.row_comparison import (
     EXPECTED,
@@ -167,7 +167,7 @@ def _verified(lake: LakeBase, spec: ComputedSpec | JobSpec, sample: float, limit
             not_compared, doubt = _in_doubt(planned_at(lake, spec, pinned))
         if isinstance(spec, JobSpec) and find_note(lake, spec.table):
             doubt = f"a step of the job is running or was interrupted, see `lake-assets step {spec.table}`"
-        stored = rows_at(lake, spec.table, current)
+        stored = lake.rows_at(spec.table, current)
         # A column may have been renamed after the snapshot.
         columns = dict(expected.dtypes)
         for existing in (columns_of(lake, spec.table), dict(stored.dtypes)):

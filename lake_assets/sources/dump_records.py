@@ -69,7 +69,7 @@ def rows_after(lake: LakeBase, raw: TableId, snapshot: int) -> DataFrame:
     """Return the rows of the last dump in a raw table, `row`, from all of its records as of a snapshot."""
     members = literal(_MEMBERS)
     end = f"IF({' OR '.join(f'startswith(record, {literal(n)})' for n in _NESTED)}, 2, 1)"
-    records = lake.spark().read.option("versionAsOf", str(snapshot)).table(lake.sql_name(raw))
+    records = lake.rows_at(raw, snapshot)
     split = records.where("problem IS NULL").selectExpr(
         f"regexp_extract(record, {members}, 1) AS kind",
         f"instr(record, regexp_extract(record, {members}, 0)) + length(regexp_extract(record, {members}, 0)) AS at",

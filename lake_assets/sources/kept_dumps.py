@@ -109,9 +109,7 @@ def batches_of(kept: Table, part: str) -> Iterator[pa.RecordBatch]:
 
 def frame_of(lake: LakeBase, kept: Table, parts: Collection[str]) -> DataFrame:
     """Return the rows of some parts in Spark, as of the loaded snapshot."""
-    name = lake.sql_name(TableId.parse(".".join(kept.name())))
-    at = kept.metadata.current_snapshot_id
-    rows = lake.spark().read.option("versionAsOf", str(at)).table(name)
+    rows = lake.rows_at(TableId.parse(kept.name()), kept.metadata.current_snapshot_id)
     return rows.where(rows["part"].isin(*parts))
 
 

@@ -334,6 +334,16 @@ def test_a_warning_is_published_and_told_of(lake: Lake, kind: str) -> None:
     assert world.state() == before
 
 
+def test_what_failed_and_warns_now_is_told_of(lake: Lake) -> None:
+    audit = {"name": "no_gap", "sql": "SELECT * FROM {table} WHERE city IS NULL"}
+    world = Audited(lake, "scd1", audit)
+    world.deliver(*(world.event("c", n, "a") for n in range(100)))
+    failed(world.deliver(world.event("c", 200, None), world.event("c", 201, "b")))
+    world.declare({**audit, "severity": "warn"})
+    done = world.run()
+    assert (done.status, [(f.failing, f.blocking) for f in done.audits]) == ("absorbed", [(1, False)])
+
+
 @pytest.mark.long
 def test_what_an_audit_looks_at_comes_first(lake: Lake) -> None:
     world = Audited(lake, "scd1")

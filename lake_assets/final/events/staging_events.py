@@ -50,8 +50,7 @@ def history_of(target: Target, snapshot: int | None) -> DataFrame:
 
 def staging_at(target: Target, snapshot: int | None) -> DataFrame:
     """Return the rows of staging as of a snapshot; columns that were added later are null."""
-    reader = target.lake.spark().read.option("versionAsOf", str(snapshot))
-    rows = reader.table(target.lake.sql_name(target.spec.staging))
+    rows = target.lake.rows_at(target.spec.staging, snapshot)
     later = {n: t for n, t in columns_of(target.lake, target.spec.staging).items() if n not in rows.columns}
     return rows.withColumns({n: F.lit(None).cast(t) for n, t in later.items()}) if later else rows
 

@@ -262,10 +262,9 @@ def rows_at(lake: LakeBase, name: TableId, snapshot: int | None) -> DataFrame:
     fails, and one on a name that belongs to another column since skips the wrong files. Spark does not push conditions
     on such columns down, since they are no plain columns here.
     """
-    spark, source = lake.spark(), lake.sql_name(name)
+    rows = lake.rows_at(name, snapshot)
     if snapshot is None:
-        return spark.table(source).limit(0)
-    rows = spark.read.option("versionAsOf", str(snapshot)).table(source)
+        return rows
     table = lake.table(name)
     then, now = (
         {f.name: index_by_name(Schema(f)) for f in schema.fields}

@@ -82,7 +82,7 @@ class Sources:
         if snapshot is None:  # the source was empty
             columns = (f"{quote(f.name)} {spark_type(f.field_type)}" for f in self.tables[table].schema().fields)
             return no_rows(self.frames.spark, ", ".join(columns))
-        return self.frames.spark.read.option("versionAsOf", str(snapshot)).table(self.lake.sql_name(table))
+        return self.lake.rows_at(table, snapshot, self.frames.spark)
 
     def changed(self) -> bool:
         """Whether any row that the query reads has changed; computes the feeds of all tables in parallel."""

@@ -84,7 +84,7 @@ class Gate:
         with contextlib.ExitStack() as scope:
             scope.enter_context(tuned_for(self._lake, (self._table, *(t for a in self._audits for t in a.reads))))
             new_rows = self._new_rows(snapshot, branch, scope) if by_rows and snapshot is not None else None
-            before = spark.read.option("versionAsOf", str(snapshot)).table(name) if snapshot is not None else None
+            before = self._lake.rows_at(self._table, snapshot) if snapshot is not None else None
             self._evaluate(AuditedRows(spark.table(at), before, at, new_rows), base, passed)
         if self._failed():
             failed = self._lake.table(self._table).metadata.refs[branch].snapshot_id
@@ -121,15 +121,10 @@ class Gate:
         """
         if self.findings or not self._audits or snapshot is None:
             return self.findings
-        name, read = self._lake.sql_name(self._table), self._lake.spark().read
-
-        def at(version: int) -> DataFrame:
-            return read.option("versionAsOf", str(version)).table(name)
-
         with tuned_for(self._lake, (self._table, *(t for a in self._audits for t in a.reads))):
-            self._evaluate(
-                AuditedRows(at(snapshot), at(before) if before is not None else None), self._lake.table(self._table)
-            )
+            rows = self._lake.rows_at(self._table, snapshot)
+            rows_before = self._lake.rows_at(self._table, before) if before is not None else None
+            self._evaluate(AuditedRows(rows, rows_before), self._lake.table(self._table))
         return self.findings
 
     def _new_rows(self, start: int, branch: str, scope: contextlib.ExitStack) -> DataFrame | None:

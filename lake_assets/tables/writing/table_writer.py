@@ -362,8 +362,7 @@ class TableWriter(BranchWriter):
         count = rows_in(table, snapshot)
         if snapshot is None or count is not None:
             return count or 0
-        read = self.commit.lake.spark().read.option("versionAsOf", str(snapshot.snapshot_id))
-        return read.table(self.commit.name).count()
+        return self.commit.lake.rows_at(self.commit.table, snapshot.snapshot_id).count()
 
     def _all_same(self) -> list[str]:
         return [same(f"t.{quote(c)}", f"s.{quote(c)}", kind) for c, kind in self.types.items()]
