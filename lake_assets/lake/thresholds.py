@@ -273,6 +273,10 @@ SLOWER_THAN_LONGEST = 1.5
 SLOWER_SECONDS = 10.0
 SLOWER_SIZE = 0.5
 SLOWER_STEPS = 3
+# A step that runs takes far longer than usual after SLOWER_FACTOR times the longest of the table's newest steps, and
+# this many seconds at least: a declaration that has changed, or a backlog, makes one step of seconds one of minutes.
+# [0072; not measured]
+OVERLONG_SECONDS = 300.0
 # Dagster looks this often for steps that it has not executed, reports the newest so many of a look, and expects no step
 # to take longer than the last number. [not measured]
 OUTSIDE_STEPS_SECONDS = 30

@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lake_assets.formats.files.limited_files import KEPT_IN_PART, TOO_LARGE
 from lake_assets.ingest.records.event_rows import SEPARATOR, UNREADABLE
-from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.ingest.records.rejects import has_closings, open_rows, rejected_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.redaction import HIDDEN
 from lake_assets.lake.sensitive_values import SensitiveColumns
@@ -37,18 +40,44 @@ class RejectReason:
     can_be_replayed: bool
 
 
-def reject_reasons(lake: LakeBase, raw: TableId) -> tuple[RejectReason, ...]:
-    """Return why records of a raw table are rejected, the most frequent reason first."""
+@dataclass(frozen=True)
+class RejectCounts:
+    """The rejects of a raw table, in records.
+
+    Attributes:
+        records: those that are not closed.
+        closed: those of which a person has decided that they do not count.
+        reasons: why those that are not closed are rejected, the most frequent reason first.
+        unrouted: the same of those that may be about any table: it cannot be told which.
+    """
+
+    records: int = 0
+    closed: int = 0
+    reasons: tuple[RejectReason, ...] = ()
+    unrouted: tuple[RejectReason, ...] = ()
+
+
+def reject_counts(lake: LakeBase, raw: TableId) -> RejectCounts:
+    """Return how many records of a raw table are rejected, and why."""
     table = lake.find(rejected_of(raw))
     if table is None:
-        return ()
-    rows = table.scan(selected_fields=("position", "reason")).to_arrow()
-    # A record may hold several events, and one value of a column many texts.
-    each = rows.group_by(["reason"]).aggregate([("position", "count_distinct")]).to_pylist()
+        return RejectCounts()
+    rows = table.scan(row_filter=open_rows(table), selected_fields=("position", "source_table", "reason")).to_arrow()
+    closed = set[int]()
+    if has_closings(table):
+        of_closed = table.scan(row_filter="closed_at IS NOT NULL", selected_fields=("position",)).to_arrow()
+        closed = set(of_closed["position"].to_pylist())
     is_hidden = bool(SensitiveColumns.stored(lake.find(raw)))
-    return counted(
-        (without_values(r["reason"]) if is_hidden else r["reason"], r["position_count_distinct"]) for r in each
-    )
+
+    def reasons(rejected: pa.Table) -> tuple[RejectReason, ...]:
+        # A record may hold several events, and one value of a column many texts.
+        each = rejected.group_by(["reason"]).aggregate([("position", "count_distinct")]).to_pylist()
+        return counted(
+            (without_values(r["reason"]) if is_hidden else r["reason"], r["position_count_distinct"]) for r in each
+        )
+
+    unrouted = rows.filter(pc.field("source_table").is_null())
+    return RejectCounts(len(set(rows["position"].to_pylist())), len(closed), reasons(rows), reasons(unrouted))
 
 
 def counted(reasons: Iterable[tuple[str, int]]) -> tuple[RejectReason, ...]:
