@@ -24,7 +24,7 @@ from lake_assets.commands.table_lookup import (
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, kind_of, without_values
+from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, fix, kind_of, without_values
 from lake_assets.ingest.records.rejects import CLOSING
 from lake_assets.ingest.staging import closed_rejects
 from lake_assets.lake import TableId
@@ -54,7 +54,7 @@ def overview(context: typer.Context) -> None:
 def summary(raw: Raw = None, show_sensitive: ShowSensitive = False, as_json: AsJson = False) -> None:
     """Count the rejected records by table and reason."""
     arrivals: dict[tuple[str, str, str], dict[int, datetime]] = {}
-    closed = set[tuple[str, int]]()
+    closed, fixes = set[tuple[str, int]](), dict[tuple[str, str, str], str]()
     for name, row in _rows(Lake.load_existing(), raw, shows_sensitive=show_sensitive):
         if row["closed_at"]:
             closed.add((name, row["position"]))
@@ -62,12 +62,13 @@ def summary(raw: Raw = None, show_sensitive: ShowSensitive = False, as_json: AsJ
         key = (name, row["source_table"] or "", kind_of(row["reason"]))
         # A record may hold several events.
         arrivals.setdefault(key, {})[row["position"]] = row["arrived_at"]
+        fixes.setdefault(key, fix(row["reason"]))
     counts = {key: (len(at), min(at), max(at.values())) for key, at in arrivals.items()}
     listed = sorted(counts.items(), key=lambda c: (-c[1][0], c[0]))
     if as_json:
         print_json([
             {"raw": k[0], "source_table": k[1] or None, "reason": k[2], "records": n, "first_position": p,
-             "last_arrived_at": t, "can_be_replayed": can_be_replayed(k[2])}
+             "last_arrived_at": t, "can_be_replayed": can_be_replayed(k[2]), "fix": fixes[k] or None}
             for k, (n, p, t) in listed
         ])  # fmt: skip
         return
@@ -77,10 +78,13 @@ def summary(raw: Raw = None, show_sensitive: ShowSensitive = False, as_json: AsJ
         return
     numbers = ("records", "first position", "last arrival (UTC)")
     table = listing("raw table", "source table", "reason", *numbers, "then", right=numbers, fold=True)
-    for (name, source, reason), (n, position, at) in listed:
+    for key, (n, position, at) in listed:
+        name, source, reason = key
         cells = map(escape, (name, source or "(unknown)", reason))
-        then = "fix, replay" if can_be_replayed(reason) else "deliver again"
-        table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}", then)
+        then = "deliver again, close"
+        if can_be_replayed(reason):
+            then = f"declare {fixes[key]}, replay" if fixes[key] else "fix, replay"
+        table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}", escape(then))
     console.print(table)
     replay = (
         ", and `... replay PIPELINE` reads them again after a fix"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -21,9 +22,13 @@ from lake_assets.lake.sensitive_values import SensitiveColumns
 _NEVER = (*KEPT_IN_PART, "not JSON", "a row of ")
 # Reasons that quote nothing of a record.
 _WITHOUT_VALUES = re.compile(rf"key column .+ is (null|missing|null or missing)|{re.escape(UNREADABLE)}")
+_CLOSE = "`lake-assets rejected close` then says that it does not count"
 _DELIVER_AGAIN = (
-    "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it"
+    "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it. "
+    + _CLOSE
 )
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 @dataclass(frozen=True)
@@ -120,26 +125,36 @@ def can_be_replayed(reason: str) -> bool:
     return not reason.startswith(_NEVER)
 
 
+def fix(reason: str) -> str:
+    """Return the setting of the table that reads the records rejected for a reason, as YAML; empty: none is known."""
+    misfits = misfits_in(reason)
+    # Bytes and arrays as text are in the notation of the format.
+    if not misfits or any(kind.startswith(("binary", "array")) for _, kind in misfits):
+        return ""
+    return f"types: {{{', '.join(f'{_in_yaml(column)}: string' for column, _ in misfits)}}}"
+
+
+def _in_yaml(name: str) -> str:
+    is_plain = _PLAIN_NAME.fullmatch(name) and name.lower() not in _NOT_PLAIN
+    return name if is_plain else json.dumps(name, ensure_ascii=False)
+
+
 def advice(reason: str, source_table: str | None) -> str:
     """Return what can be done about a rejected record.
 
     Args:
         source_table: the table that it is about; None: that cannot be told.
     """
-    heal = "Correct it at the source (a newer event of the row heals it)"
+    heal = f"Correct it at the source (a newer event of the row heals it, and {_CLOSE})"
     if reason.startswith(TOO_LARGE):
         return "Raise `max_record`, and deliver the record again: only its beginning is kept. Or leave it"
     if not can_be_replayed(reason):
         return _DELIVER_AGAIN
-    if misfits := misfits_in(reason):
-        types = ", ".join(f"{column}: ..." for column, _ in misfits)
-        # Bytes and arrays as text are in the notation of the format.
-        is_text_lossy = any(kind.startswith(("binary", "array")) for _, kind in misfits)
-        keeps = "" if is_text_lossy else " (string keeps every value)"
-        return (
-            f"{heal}, or declare `types: {{{types}}}`{keeps}, or `on_misfit: null` to take such values as null; then "
-            "replay"
-        )
+    if misfits_in(reason):
+        types = "types that hold such values (`types`)"
+        if setting := fix(reason):
+            types = f"`{setting}` beside other settings of {source_table} in the stream (string keeps every value)"
+        return f"{heal}, or declare {types}, or `on_misfit: null` to take such values as null; then replay"
     if "place in the order of changes" in reason or "order of changes is unknown" in reason:
         return "Correct it at the source, or declare `order_by` with columns that order the changes; then replay"
     if reason.startswith("key column "):

@@ -115,6 +115,11 @@ def write(lake: LakeBase, memory: Memory) -> None:
         _unwritten.pop(file, None)
 
 
+def forget_unwritten() -> None:
+    """Forget what could not be written, as a new process does."""
+    _unwritten.clear()
+
+
 # What could not be written, by file.
 _unwritten: dict[Path, Memory] = {}
 
