@@ -68,10 +68,10 @@ def reject_counts(lake: LakeBase, raw: TableId) -> RejectCounts:
     if table is None:
         return RejectCounts()
     rows = table.scan(row_filter=open_rows(table), selected_fields=("position", "source_table", "reason")).to_arrow()
-    closed = set[int]()
+    closed = 0
     if has_closings(table):
         of_closed = table.scan(row_filter="closed_at IS NOT NULL", selected_fields=("position",)).to_arrow()
-        closed = set(of_closed["position"].to_pylist())
+        closed = _records(of_closed)
     is_hidden = bool(SensitiveColumns.stored(lake.find(raw)))
 
     def reasons(rejected: pa.Table) -> tuple[RejectReason, ...]:
@@ -82,7 +82,11 @@ def reject_counts(lake: LakeBase, raw: TableId) -> RejectCounts:
         )
 
     unrouted = rows.filter(pc.field("source_table").is_null())
-    return RejectCounts(len(set(rows["position"].to_pylist())), len(closed), reasons(rows), reasons(unrouted))
+    return RejectCounts(_records(rows), closed, reasons(rows), reasons(unrouted))
+
+
+def _records(rejects: pa.Table) -> int:
+    return pc.count_distinct(rejects["position"]).as_py()
 
 
 def counted(reasons: Iterable[tuple[str, int]]) -> tuple[RejectReason, ...]:
