@@ -125,12 +125,12 @@ def with_running(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[
     Args:
         specs: the tables whose declarations are known.
     """
-    notes = leftovers.notes_at_work(lake)
+    # Of a step that lost the catalog, the note stays until its process ends: the newest note of a table counts.
+    notes = sorted(leftovers.notes_at_work(lake), key=lambda n: n.began)
     failed = standing(lake) if notes else {}
     running = {
         str(n.tables[0]): RunningStep(n.began / 1000, n.process)
         for n in notes
-        # The note of a step that lost the catalog stays until its process ends.
         if (failure := failed.get(str(n.tables[0]))) is None or failure.at < n.began / 1000
     }
     known, declared = {t.table for t in tables}, {str(s.table): s.pipeline for s in specs}

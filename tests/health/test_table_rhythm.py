@@ -297,6 +297,10 @@ def test_the_first_step_of_a_table_is_told_too_and_one_that_failed_is_not(
     assert (first.table, first.running is not None) == (str(CITIES), True)
     assert len(leftovers.notes_at_work(shop.lake)) == 1
     assert of(quick_status(shop.lake), CITIES).running is None
+    shop.step()
+    assert seen[-1].running is not None
+    assert first.running is not None
+    assert seen[-1].running.since > first.running.since
 
 
 def test_a_table_that_somebody_drops_is_told_until_the_next_run_makes_it_again(shop: Shop) -> None:

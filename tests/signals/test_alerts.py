@@ -281,7 +281,7 @@ def test_a_step_that_hangs_is_late(shop: Shop, received: Receiver, monkeypatch: 
     for n in range(3):
         record = StepRecord("shop", str(CITIES), "absorbed", time.time() - 3_600 + n, 0.001, 0.0, rows_inserted=1)
         step_journal.note(lake, record)
-    monkeypatch.setattr(shop, "during", lambda: evaluate(lake, [shop.pipeline]))
+    monkeypatch.setattr(shop, "during", lambda: (time.sleep(0.05), evaluate(lake, [shop.pipeline])))
     shop.step()
     evaluate(lake, [shop.pipeline])
     assert told(received) == [("began", "lag", "agg.cities"), ("ended", "lag", "agg.cities")]
