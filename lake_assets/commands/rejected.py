@@ -81,11 +81,13 @@ def summary(raw: Raw = None, show_sensitive: ShowSensitive = False, as_json: AsJ
     for key, (n, position, at) in listed:
         name, source, reason = key
         cells = map(escape, (name, source or "(unknown)", reason))
-        then = "deliver again, close"
-        if can_be_replayed(reason):
-            then = f"declare {fixes[key]}, replay" if fixes[key] else "fix, replay"
-        table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}", escape(then))
+        then = "fix, replay" if can_be_replayed(reason) else "deliver again, close"
+        table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}", then)
     console.print(table)
+    for key, _ in listed:
+        if setting := fixes[key]:
+            text = f"{key[2]}: declare `{setting}` beside other settings of {key[1]}, or correct the source"
+            console.print(text, markup=False, soft_wrap=True)
     replay = (
         ", and `... replay PIPELINE` reads them again after a fix"
         if any(can_be_replayed(reason) for (_, _, reason), _ in listed)

@@ -22,6 +22,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import AuditFailedError, CatalogUnavailableError, ConfigError, WebhookError
 from lake_assets.health.durations import in_words
+from lake_assets.ingest.records.reject_reasons import RejectCounts, RejectReason
 from lake_assets.ingest.staging import exactness
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
@@ -152,7 +153,8 @@ def test_rejects_above_a_share(shop: Shop, received: Receiver, monkeypatch: pyte
     made.ensure_namespace(raw.namespace)
     schema = made.table(ORDERS).schema()
     made.catalog.create_table(raw.parts, schema, properties={"lake-assets.pipeline": "shop"})
-    monkeypatch.setattr("lake_assets.health.table_status.rejected_records", lambda *_: 3)
+    rejects = RejectCounts(15, reasons=(RejectReason("no such changeType: 'r0w-value'", 15, True),))
+    monkeypatch.setattr("lake_assets.health.table_status.reject_counts", lambda *_: rejects)
 
     def note(table: str, **figures: Any) -> None:
         step_journal.note(made, StepRecord("shop", table, "absorbed", time.time(), 1.0, 1.0, **figures))
@@ -166,7 +168,9 @@ def test_rejects_above_a_share(shop: Shop, received: Receiver, monkeypatch: pyte
     (found,) = received.bodies
     assert (found["kind"], found["value"], found["limit"]) == ("rejected", 0.015, 0.01)
     assert "15 of 1,000 records of the last day are rejected (1.5%; the limit is 1%)" in found["detail"]
-    monkeypatch.setattr("lake_assets.health.table_status.rejected_records", lambda *_: 0)
+    assert "no such changeType: '…' (15)" in found["detail"]
+    # Six of them were closed.
+    rejects = RejectCounts(9, closed=6)
     look(shop)
     assert received.bodies[-1]["event"] == "ended"
 

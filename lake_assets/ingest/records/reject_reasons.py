@@ -28,7 +28,7 @@ _DELIVER_AGAIN = (
     + _CLOSE
 )
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+_NOT_PLAIN = {"yes", "no", "on", "off", "true", "false", "null"}
 
 
 @dataclass(frozen=True)

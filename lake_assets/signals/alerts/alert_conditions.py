@@ -188,9 +188,10 @@ def _rejects(lake: LakeBase, tables: Mapping[str, TableStatus], limits: Limits) 
         share = stand / records if records else 0.0
         if share > limits.rejected:
             percent, most = _percents(share, limits.rejected)
+            reasons = without_quoted(reasons_text(table.reject_reasons))
             text = (
-                f"{stand:,} of {records:,} records of the last day are rejected ({percent}; the limit is {most}), most "
-                f"of them for: {without_quoted(reasons_text(table.reject_reasons))}. `lake-assets rejected` lists them"
+                f"{stand:,} of {records:,} records of the last day are rejected ({percent}; the limit is {most}); all "
+                f"that stand: {reasons}. `lake-assets rejected` says what can be done"
             )
             yield Condition("rejected", name, table.pipeline, text, share, limits.rejected)
 
