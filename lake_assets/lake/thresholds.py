@@ -267,15 +267,12 @@ STEPS_REMEMBERED = 24
 JOURNAL_ROWS_AT_ONCE = 100_000
 # A step is slower than before if it took so many times what three of four steps of at least a share of its size took,
 # so many times the longest of them, and this many seconds more: the first step of a process waits for a JVM. So many
-# steps have to be known. [0072; not measured]
+# steps have to be known. A step at work is overlong after thrice the longest, and this long. [0072; not measured]
 SLOWER_FACTOR = 3.0
 SLOWER_THAN_LONGEST = 1.5
 SLOWER_SECONDS = 10.0
 SLOWER_SIZE = 0.5
 SLOWER_STEPS = 3
-# A step that runs takes far longer than usual after SLOWER_FACTOR times the longest of the table's newest steps, and
-# this many seconds at least: a declaration that has changed, or a backlog, makes one step of seconds one of minutes.
-# [0072; not measured]
 OVERLONG_SECONDS = 300.0
 # Dagster looks this often for steps that it has not executed, reports the newest so many of a look, and expects no step
 # to take longer than the last number. [not measured]
