@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.refs import BACKFILL_TAG
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope
 from lake_assets.runtime.private_files import make_private
-from lake_assets.runtime.processes import is_gone, owner
+from lake_assets.runtime.processes import is_gone, owner, user
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.snapshot_retention import consumer_name
 
@@ -267,7 +266,7 @@ class Records:
         Raises:
             BackfillError: another one has.
         """
-        record = replace(record, by=f"{_user()}@{socket.gethostname()}", process=owner())
+        record = replace(record, by=f"{user()}@{socket.gethostname()}", process=owner())
         tables = {t.table for t in record.tables}
         with self.exclusive():
             for other in self.all():
@@ -365,10 +364,3 @@ def _table(stored: dict[str, Any]) -> TableRecord:
     chunks, estimate = stored.pop("chunks"), stored.pop("estimate", None)
     stored["estimate"] = TableEstimate(**estimate) if estimate else None
     return TableRecord(**stored, chunks=tuple(RowScope(c["where"], tuple(c["columns"]), c["label"]) for c in chunks))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, in a container
-        return str(os.getuid())

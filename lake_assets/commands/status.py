@@ -13,6 +13,7 @@ from rich.markup import escape
 from lake_assets.commands.printing import console, listing, print_json, size
 from lake_assets.commands.table_lookup import AsJson, known_pipelines
 from lake_assets.facade import Lake
+from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import lake_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.landing_places import Landing
@@ -111,6 +112,8 @@ def _behind(status: TableStatus) -> str:
         rows = f", {status.rows_behind:,} row{'s' if status.rows_behind != 1 else ''}" if status.rows_behind else ""
         parts.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
     parts += [left.text(source) for source, left in status.history.items() if left.matters]
+    if status.running:
+        parts.append(f"a step runs for {in_words(max(0.0, time.time() - status.running.since))}")
     if status.upstream:
         parts.append(f"waits for {', '.join(status.upstream)}")
     if not parts:

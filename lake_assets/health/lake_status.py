@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from lake_assets.errors import LakeError
 from lake_assets.health.late_tables import late_tables, targets_of
 from lake_assets.health.step_findings import with_steps
-from lake_assets.health.table_status import TableStatus, table_status
+from lake_assets.health.table_status import RunningStep, TableStatus, reasons_text, table_status
 from lake_assets.health.upkeep_status import UpkeepStatus, upkeep_statuses
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.disk_space import DiskSpace, disks
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline
@@ -20,6 +20,7 @@ from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.service import service_state
 from lake_assets.service.live_service import live_among
+from lake_assets.tables import leftovers
 from lake_assets.tables.standing_failures import Failure, standing
 
 # What is said of a live source without a service's state.
@@ -61,8 +62,8 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
         for found in (kept.get(t.table),)
         for claims in (found.claims if found else (),)
     ]
-    tables = with_targets(lake, with_services(lake, with_failures(lake, tables), specs), pipelines)
-    tables = with_steps(lake, with_upstream(tables), {str(s.table): s for s in specs})
+    tables = with_targets(lake, _with_notes(lake, tables, specs), pipelines)
+    tables = with_steps(lake, tables, {str(s.table): s for s in specs})
     return LakeStatus(tables, kept, unread, little_room(lake))
 
 
@@ -74,8 +75,13 @@ def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus
     """
     lake = lake.glance()
     tables = [table_status(lake, t) for t in own_tables(lake)]
-    tables = with_upstream(with_services(lake, with_failures(lake, tables), specs))
-    return with_steps(lake, tables, {str(s.table): s for s in specs})
+    return with_steps(lake, _with_notes(lake, tables, specs), {str(s.table): s for s in specs})
+
+
+def _with_notes(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[Spec]) -> list[TableStatus]:
+    """Return the tables with what processes have noted of them, and with what they say of each other."""
+    noted = with_services(lake, with_running(lake, with_failures(lake, tables), specs), specs)
+    return with_unrouted(with_upstream(noted))
 
 
 def _declared(lake: LakeBase, pipelines: Sequence[Pipeline]) -> tuple[list[Spec], list[str]]:
@@ -113,6 +119,53 @@ def with_failures(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableSt
         for t in (*tables, *missing)
         for failure in (failures.get(t.table),)
     ]
+
+
+def with_running(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[Spec] = ()) -> list[TableStatus]:
+    """Return the tables with their steps that are at work now; tables that do not exist yet come last.
+
+    Args:
+        specs: the tables whose declarations are known.
+    """
+    # Of a step that lost the catalog, the note stays until its process ends: the newest note of a table counts.
+    notes = sorted(leftovers.notes_at_work(lake), key=lambda n: n.began)
+    failed = standing(lake) if notes else {}
+    running = {
+        str(n.tables[0]): RunningStep(n.began / 1000, n.process)
+        for n in notes
+        if (failure := failed.get(str(n.tables[0]))) is None or failure.at < n.began / 1000
+    }
+    known, declared = {t.table for t in tables}, {str(s.table): s.pipeline for s in specs}
+    missing = [
+        TableStatus(name, declared[name], None, {}, {}, 0.0, None)
+        for name in running
+        if name not in known and name in declared
+    ]
+    return [replace(t, running=running.get(t.table)) for t in (*tables, *missing)]
+
+
+def with_unrouted(tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the tables; the raw tables say which other ones their records may be missing in of which nobody can tell
+    what they are about."""
+    return [replace(t, not_exact=[*t.not_exact, _unrouted_text(t, tables)]) if t.unrouted else t for t in tables]
+
+
+def _unrouted_text(raw: TableStatus, tables: Sequence[TableStatus]) -> str:
+    fed = {raw.table: None}
+    for table in tables:  # upstream first
+        if not fed.keys().isdisjoint(table.watermark):
+            fed[table.table] = None
+    names = [t for t in fed if t != raw.table]
+    shown = ", ".join(names[: thresholds.REPORT_NAMES])
+    more = len(names) - thresholds.REPORT_NAMES
+    where = f" of {shown}{f' and {more} more tables' if more > 0 else ''}" if names else ""
+    count = sum(r.records for r in raw.unrouted)
+    records = "1 record" if count == 1 else f"{count:,} records"
+    why = reasons_text(raw.unrouted)
+    return (
+        f"{records} may be about any table of the stream, since nobody can tell which ({why}): rows{where} may be "
+        "missing or stale (`lake-assets rejected`)"
+    )
 
 
 def with_services(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[Spec] = ()) -> list[TableStatus]:

@@ -1,5 +1,5 @@
-"""What the journal tells of tables beside failures: a silent source, steps that stay away or are slower, audits that
-warn."""
+"""What the journal tells of tables beside failures: a silent source, steps that stay away, hang or are slower, audits
+that warn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from lake_assets.errors import InvalidNameError
 from lake_assets.health.durations import in_words
-from lake_assets.health.table_rhythm import longest_silence, slowdown, usual_gap
+from lake_assets.health.table_rhythm import longest_silence, longest_step, slowdown, usual_gap
 from lake_assets.health.table_status import Overdue, TableStatus
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
@@ -62,11 +62,14 @@ class _Findings:
             silent = None if _is_behind(table) else self._silence(table, digest, own, quiet)
             if silent is not None:
                 quiet.add(table.table)
+            if table.running and digest.newest and digest.newest[-1].started_at > table.running.since:
+                table = replace(table, running=None)  # an interrupted step whose process goes on
             found.append(
                 replace(
                     table,
                     silent=silent,
                     stalled=self._stall(table, digest),
+                    overlong=self._overlong(table, digest),
                     slower=_slower(digest),
                     warnings=self._warnings(table.table, digest),
                 )
@@ -141,6 +144,20 @@ class _Findings:
             "file absorbs them"
         )
         return Overdue(waited, limit, text)
+
+    def _overlong(self, table: TableStatus, digest: StepDigest) -> Overdue | None:
+        """Return for how long the table's step has run, if that is far longer than its newest steps took."""
+        step, limit = table.running, longest_step(digest.newest)
+        if step is None or limit is None or self.now - step.since <= limit:
+            return None
+        of = f", process {step.process}" if step.process else ""
+        longest = max(s.seconds for s in digest.newest)
+        text = (
+            f"its step has run for {in_words(self.now - step.since)} (since {_moment(step.since)}{of}), and its last "
+            f"{len(digest.newest)} steps took {_seconds(longest)} at most. Its log says what it does; if it hangs, end "
+            "the process: nothing is published, and the next run begins again"
+        )
+        return Overdue(self.now - step.since, limit, text)
 
     def _warnings(self, name: str, digest: StepDigest) -> tuple[str, ...]:
         """Return the audits that did not pass in the newest step that changed rows, which published nevertheless."""

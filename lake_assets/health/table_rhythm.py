@@ -31,6 +31,17 @@ def longest_silence(activity: Activity | None) -> float | None:
     return max(least, thresholds.SILENCE_FACTOR * usual_gap(activity))
 
 
+def longest_step(steps: Sequence[StepBrief]) -> float | None:
+    """Return after how many seconds a step takes far longer than usual; None: too little is known.
+
+    Args:
+        steps: the steps of a table that absorbed something; failed ones say nothing.
+    """
+    if len(steps) < thresholds.SLOWER_STEPS:
+        return None
+    return max(thresholds.OVERLONG_SECONDS, thresholds.SLOWER_FACTOR * max(s.seconds for s in steps))
+
+
 @dataclass(frozen=True)
 class Slowdown:
     """Steps that take longer than before.

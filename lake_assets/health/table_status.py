@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -14,8 +14,7 @@ from lake_assets.health.status_of_history import lost_history, renamed_columns
 from lake_assets.ingest.raw.absorbed_dumps import behind_tables, skipped_dumps
 from lake_assets.ingest.raw.landing_backlog import Backlog, backlog, unused_folder
 from lake_assets.ingest.raw_tables import arrived, nothing_until, skipped
-from lake_assets.ingest.records.reject_reasons import RejectReason, reject_reasons
-from lake_assets.ingest.records.rejects import rejected_records
+from lake_assets.ingest.records.reject_reasons import RejectCounts, RejectReason, reject_counts
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import LakeBase, TableId, thresholds
@@ -37,6 +36,19 @@ class Overdue:
     seconds: float
     limit: float
     text: str
+
+
+@dataclass(frozen=True)
+class RunningStep:
+    """A step of a table that is at work.
+
+    Attributes:
+        since: when it began, in seconds since 1970.
+        process: the id of its process, if that runs on this machine.
+    """
+
+    since: float
+    process: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,8 @@ class TableStatus:
         renamed: columns that its sources have renamed or dropped since they were absorbed.
         rejected: of a raw table: how many of its records are rejected, whatever they are about.
         reject_reasons: why, the most frequent reason first.
+        unrouted: why some of these may be about any table: it cannot be told which.
+        closed: of a raw table: how many rejected records do not count any more, by decision of a person.
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
         redeclared: what the next run does because the declaration has changed.
         upkeep: what `lake-assets upkeep` has to do for the table; None: its pipeline or files cannot be read.
@@ -73,6 +87,8 @@ class TableStatus:
         late: that the target is exceeded, or that no run can keep it, with what takes the time; empty: neither.
         silent: that nothing arrives, for longer than declared or usual; None: something does, or that is usual.
         stalled: that changes wait for longer than usual, of a table without a target; None: they do not.
+        running: its step that is at work now; None: there is none.
+        overlong: that this step takes far longer than usual; None: it does not.
         slower: that its newest steps take longer than earlier ones of their size; empty: they do not.
         warnings: the audits of `severity: warn` that did not pass in its newest step that changed rows.
         is_gone: whether it existed, and was dropped or renamed; `lost` says what to do.
@@ -98,6 +114,8 @@ class TableStatus:
     renamed: list[str] = field(default_factory=list[str])
     rejected: int = 0
     reject_reasons: tuple[RejectReason, ...] = ()
+    unrouted: tuple[RejectReason, ...] = ()
+    closed: int = 0
     landing: str | None = None
     redeclared: str = ""
     upkeep: tuple[str, ...] | None = None
@@ -109,6 +127,8 @@ class TableStatus:
     late: str = ""
     silent: Overdue | None = None
     stalled: Overdue | None = None
+    running: RunningStep | None = None
+    overlong: Overdue | None = None
     slower: str = ""
     warnings: tuple[str, ...] = ()
     is_gone: bool = False
@@ -129,11 +149,17 @@ class TableStatus:
     def rejected_text(self) -> str:
         """How many records are rejected, and the most frequent reasons."""
         records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
-        shown = self.reject_reasons[: thresholds.REPORT_NAMES]
-        reasons = [f"{r.reason} ({r.records:,})" for r in shown]
-        if more := sum(r.records for r in self.reject_reasons[len(shown) :]):
-            reasons.append(f"other reasons ({more:,})")
-        return f"{records} rejected, of all tables{': ' if reasons else ''}{'; '.join(reasons)}"
+        reasons = f": {reasons_text(self.reject_reasons)}" if self.reject_reasons else ""
+        return f"{records} rejected, of all tables{reasons}{f'; {self.closed_text}' if self.closed else ''}"
+
+    @property
+    def closed_text(self) -> str:
+        """How many rejected records are closed."""
+        return (
+            f"{self.closed:,} more {'is' if self.closed == 1 else 'are'} closed"
+            if self.rejected
+            else (f"{self.closed:,} rejected record{' is' if self.closed == 1 else 's are'} closed")
+        )
 
     @property
     def warning_text(self) -> str:
@@ -148,7 +174,7 @@ class TableStatus:
     @property
     def fails(self) -> bool:
         """Whether somebody has to do something before the table goes on."""
-        is_late = self.late or self.silent or self.stalled
+        is_late = self.late or self.silent or self.stalled or self.overlong
         return bool(self.error or self.failure or self.lost or self.source_fails or is_late)
 
     @property
@@ -163,6 +189,8 @@ class TableStatus:
             yield "red", f"its source is not read: {self.source}"
         if self.late:
             yield "red", self.late
+        if self.overlong:
+            yield "red", self.overlong.text
         if self.stalled:
             yield "red", self.stalled.text
         if self.silent:
@@ -179,6 +207,17 @@ class TableStatus:
         yield from (("yellow", f"the dump {name} is skipped: {why}") for name, why in self.skipped_dumps.items())
         if self.rejected:
             yield "yellow", f"{self.rejected_text} (`lake-assets rejected`)"
+        elif self.closed:
+            yield "dim", f"{self.closed_text} (`lake-assets rejected list --closed`)"
+
+
+def reasons_text(reasons: Sequence[RejectReason]) -> str:
+    """Return the most frequent reasons to reject records, with their numbers of records."""
+    shown = reasons[: thresholds.REPORT_NAMES]
+    texts = [f"{r.reason} ({r.records:,})" for r in shown]
+    if more := sum(r.records for r in reasons[len(shown) :]):
+        texts.append(f"other reasons ({more:,})")
+    return "; ".join(texts)
 
 
 def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
@@ -209,7 +248,7 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
     except (HistoryError, InputError, StorageUnavailableError, MissingPackageError) as e:
         return replace(result, error=str(e))
     now = datetime.now(UTC).timestamp()
-    rejected = rejected_records(lake, table_id) if table_id.namespace == ("raw",) else 0
+    rejects = reject_counts(lake, table_id) if table_id.namespace == ("raw",) else RejectCounts()
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,
@@ -222,8 +261,10 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
         history=history_left(marks, {s: sources[s] for s in windows}, now),
         renamed=renamed_columns(marks, sources),
         landing=unused_folder(table),
-        rejected=rejected,
-        reject_reasons=reject_reasons(lake, table_id) if rejected else (),
+        rejected=rejects.records,
+        reject_reasons=rejects.reasons,
+        unrouted=rejects.unrouted,
+        closed=rejects.closed,
     )
 
 

@@ -25,6 +25,14 @@ _IN_ADDRESSES = re.compile(
     re.IGNORECASE,
 )
 
+# A text in single quotes: in errors and reasons, these are values of rows as well as names.
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+
+
+def without_quoted(text: str) -> str:
+    """Return a text without what is in single quotes, which may be values of rows."""
+    return _QUOTED.sub("'…'", text)
+
 
 def is_secret(name: str) -> bool:
     """Whether a setting of this name holds a secret."""

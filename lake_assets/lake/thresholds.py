@@ -267,12 +267,13 @@ STEPS_REMEMBERED = 24
 JOURNAL_ROWS_AT_ONCE = 100_000
 # A step is slower than before if it took so many times what three of four steps of at least a share of its size took,
 # so many times the longest of them, and this many seconds more: the first step of a process waits for a JVM. So many
-# steps have to be known. [0072; not measured]
+# steps have to be known. A step at work is overlong after thrice the longest, and this long. [0072; not measured]
 SLOWER_FACTOR = 3.0
 SLOWER_THAN_LONGEST = 1.5
 SLOWER_SECONDS = 10.0
 SLOWER_SIZE = 0.5
 SLOWER_STEPS = 3
+OVERLONG_SECONDS = 300.0
 # Dagster looks this often for steps that it has not executed, reports the newest so many of a look, and expects no step
 # to take longer than the last number. [not measured]
 OUTSIDE_STEPS_SECONDS = 30

@@ -125,7 +125,8 @@ class Report:
         costs: None: no step has run in the period.
         first_step: when the first step of the period began, which is where charts begin.
         quiet_lags: number of tables with a lag that is not drawn.
-        rejected: by raw table, the records that could not be read: in all, and in the period.
+        rejected: by raw table, numbers of records that could not be read: that stand, are closed, were rejected in the
+            period.
         unread: errors of pipelines that cannot be read.
     """
 
@@ -141,7 +142,7 @@ class Report:
     quiet_lags: int
     costs: Costs | None
     audits: Sequence[AuditRow]
-    rejected: Sequence[tuple[str, int, int]]
+    rejected: Sequence[tuple[str, int, int, int]]
     lineage: Sequence[Lineage]
     failures: Sequence[Failure]
     unread: Sequence[str]
@@ -250,7 +251,11 @@ def _specs(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, Spec]:
 def _state(status: TableStatus) -> str:
     if status.failure or status.error or status.lost or status.source_fails:
         return "failing"
-    return "late" if is_late(status) or status.silent else "good"
+    return "late" if is_late(status) or status.overlong or status.silent else "good"
+
+
+def _running_text(status: TableStatus) -> str:
+    return f"a step runs since {moment(status.running.since)}" if status.running else ""
 
 
 def _table_row(lake: LakeBase, status: TableStatus) -> TableRow:
@@ -263,7 +268,7 @@ def _table_row(lake: LakeBase, status: TableStatus) -> TableRow:
         status.pipeline,
         _state(status),
         status.rows,
-        behind_text(status),
+        ", ".join(filter(None, [behind_text(status), _running_text(status)])),
         f"{status.last_run:%Y-%m-%d %H:%M}" if status.last_run else "",
         status.upkeep,
         number(summary, "total-data-files"),
@@ -312,9 +317,11 @@ def _last_result(audit: str, steps: Sequence[StepRecord]) -> tuple[str, str]:
     return "not evaluated", ""
 
 
-def _rejected(tables: Sequence[TableStatus], records: Mapping[str, Sequence[StepRecord]]) -> list[tuple[str, int, int]]:
-    lately = {t.table: sum(r.records_rejected for r in records.get(t.table, ())) for t in tables}
-    return [(t.table, t.rejected, lately[t.table]) for t in tables if t.rejected or lately[t.table]]
+def _rejected(
+    tables: Sequence[TableStatus], records: Mapping[str, Sequence[StepRecord]]
+) -> list[tuple[str, int, int, int]]:
+    found = [(t.table, t.rejected, t.closed, sum(r.records_rejected for r in records.get(t.table, ()))) for t in tables]
+    return [row for row in found if any(row[1:])]
 
 
 def _lineage(lake: LakeBase, specs: Mapping[str, Spec]) -> list[Lineage]:

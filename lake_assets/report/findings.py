@@ -12,14 +12,13 @@ from typing import Literal, get_args
 from lake_assets.health.table_status import TableStatus
 from lake_assets.lake import thresholds
 from lake_assets.lake.disk_space import DiskSpace
+from lake_assets.lake.redaction import without_quoted
 from lake_assets.report.amounts import duration, plural
 
 Kind = Literal["failing", "late", "silent", "not exact", "rejected", "warning", "slower", "notice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Those on which somebody has to act.
 URGENT: tuple[Kind, ...] = ("failing", "late", "silent")
-# A text in single quotes: in errors, these are values of rows as well as names.
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 # The key that an error names.
 _KEY = re.compile(r"rows for \(.*?\):", re.DOTALL)
 _AUDITS = "AuditFailedError"
@@ -95,6 +94,8 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
         else:  # a target that no run can keep: its text says what would help
             do = ""
         yield Finding("late", table, what, do, waiting)
+    if status.overlong:
+        yield Finding("late", table, status.overlong.text, "", waiting)
     if status.silent:
         yield Finding("silent", table, status.silent.text)
     for reason in status.not_exact:
@@ -151,4 +152,4 @@ def without_values(error: str) -> str:
     audits."""
     if _AUDITS in error:
         error = f"{error.splitlines()[0].rstrip(':')} (`lake-assets status` shows the audits)"
-    return _QUOTED.sub("'…'", _KEY.sub("rows for one key:", error))
+    return without_quoted(_KEY.sub("rows for one key:", error))

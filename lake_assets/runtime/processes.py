@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
@@ -55,6 +56,14 @@ def here() -> str:
         return f"{boot.read_text().strip()}/{numbers.readlink()}"
     except OSError:
         return socket.gethostname()
+
+
+def user() -> str:
+    """Return the name of the user of this process, or the id of one without a name, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 # Pattern of `owner`, as part of a longer name.

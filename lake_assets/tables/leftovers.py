@@ -113,18 +113,30 @@ def _for_now(what: str) -> Generator[None]:
 
 @dataclass(frozen=True)
 class Note:
-    """The note of a process; `began` in milliseconds since 1970."""
+    """The note of a process.
+
+    Attributes:
+        tables: the tables that a step writes, its own first.
+        began: in milliseconds since 1970.
+        process: the id of the process, if it runs on this machine.
+    """
 
     file: Path
     tables: tuple[TableId, ...]
     began: int
     age: timedelta
     is_abandoned: bool
+    process: int | None = None
 
 
 def abandoned(lake: LakeBase) -> list[Note]:
     """Return the notes of dead processes: files that they wrote may be referenced by no snapshot."""
     return [note for note in _notes(lake) if note.is_abandoned]
+
+
+def notes_at_work(lake: LakeBase) -> list[Note]:
+    """Return the notes of steps that are at work now, as far as that can be told."""
+    return [note for note in _notes(lake) if note.tables and not note.is_abandoned]
 
 
 def _notes(lake: LakeBase) -> Iterator[Note]:
@@ -144,7 +156,9 @@ def _notes(lake: LakeBase) -> Iterator[Note]:
                 file.unlink(missing_ok=True)
             continue
         # Whether a process on another machine is alive is unknown: only the age counts.
-        yield Note(file, tables, began, age, age >= FILES_AFTER if is_dead is None else is_dead)
+        is_abandoned = age >= FILES_AFTER if is_dead is None else is_dead
+        process = int(match[1].split("_")[1]) if match and is_dead is False else None
+        yield Note(file, tables, began, age, is_abandoned, process)
 
 
 def _sweep_note(lake: LakeBase, note: Note, after: timedelta) -> list[str]:

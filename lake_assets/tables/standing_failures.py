@@ -78,15 +78,33 @@ def forget_others(lake: LakeBase, pipeline: str, tables: Collection[TableId]) ->
 
 def standing(lake: LakeBase) -> dict[str, Failure]:
     """Return the failures that still stand, by table: since then, the table has absorbed nothing."""
-    return {f.table: f for f in _all(lake) if f.state in ("", _state_of(lake, f.table))}
+    return {f.table: f for f in _all(lake) if _stands(lake, f)}
+
+
+def has_failed(lake: LakeBase, table: TableId) -> bool:
+    """Whether the last failure of a table still stands."""
+    failure = _read(_file_of(lake, str(table)))
+    return failure is not None and _stands(lake, failure)
+
+
+def _stands(lake: LakeBase, failure: Failure) -> bool:
+    return failure.state in ("", _state_of(lake, failure.table))
 
 
 def _all(lake: LakeBase) -> Iterator[Failure]:
     for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
-        try:
-            yield Failure(**json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as e:  # removed meanwhile, or of another version
-            log.info("%s is not read: %s", file, e)
+        if (failure := _read(file)) is not None:
+            yield failure
+
+
+def _read(file: Path) -> Failure | None:
+    try:
+        return Failure(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as e:  # of another version
+        log.info("%s is not read: %s", file, e)
+        return None
 
 
 def _file_of(lake: LakeBase, table: str) -> Path:

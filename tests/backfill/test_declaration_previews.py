@@ -24,6 +24,7 @@ from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.report.table_differences import column_difference
+from lake_assets.tables import standing_failures
 from tests.support.cli import Done, caller
 from tests.support.declared_tables import store, store_models
 from tests.support.pipeline_files import write_pipeline
@@ -78,6 +79,15 @@ def test_a_declaration_by_which_all_tables_were_computed_changes_nothing(
     as_json = json.loads(plan(N, TOTAL, OTHER, words=["--json"]).out)
     assert (as_json["changes"], as_json["tables"]) == (False, [])
     assert files(computed) == before
+
+
+def test_a_step_that_has_just_failed_has_no_forecast(computed: Lake, plan: Callable[..., Done]) -> None:
+    edited = {**N, "sql": N["sql"].replace("sum(n) AS n", "max(n) AS n")}
+    assert "from 3 rows of src.t, in about 5 s" in plan(edited, TOTAL, OTHER).out
+    standing_failures.note(computed, TableId.parse("agg.n"), "own", None, TimeoutError("after 302 s"))
+    done = plan(edited, TOTAL, OTHER)
+    assert "from 3 rows of src.t" in done.out
+    assert "in about" not in done.out
 
 
 def test_what_changes_what_follows_and_who_reads_it(computed: Lake, plan: Callable[..., Done]) -> None:

@@ -43,6 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 READING = [
     "status", "rejected", "rejected summary", "rejected list", "rejected explain raw.x 3", "rejected replay shop",
+    "rejected close raw.x --all --because known", "rejected reopen raw.x --all",
     "verify agg.x", "explain agg.x", "rebuild agg.x", "repair", "capture final.users", "changes final.users",
 ]  # fmt: skip
 
@@ -143,6 +144,9 @@ def lake(here: Path) -> Lake:
         ("verify raw.shop_events", "verify final tables, models and tables of jobs"),
         ("rejected list --raw raw.event", "no raw table raw.event"),
         ("rejected explain raw.events 3", "raw.events has no rejected record at position 3"),
+        ("rejected close raw.event --all --because known", "no raw table raw.event"),
+        ("rejected close raw.events --because known", "say which records: --position"),
+        ("rejected reopen raw.events --all --position 3", "contradict each other"),
     ],
 )
 def test_a_wrong_table_is_named_with_those_that_there_are(lake: Lake, call: Call, words: str, expected: str) -> None:

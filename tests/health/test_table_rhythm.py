@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.health.lake_status import lake_status, quick_status
+from lake_assets.errors import CatalogUnavailableError
+from lake_assets.health.lake_status import LakeStatus, lake_status, quick_status
 from lake_assets.health.step_findings import with_steps
 from lake_assets.health.table_rhythm import longest_silence, slowdown, usual_gap
 from lake_assets.health.table_status import TableStatus
@@ -27,6 +30,8 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.report.contents import report
 from lake_assets.report.findings import Finding, findings
+from lake_assets.signals.metrics.metric_families import Reading, families
+from lake_assets.tables import leftovers
 from tests.support.signalled_shop import CITIES, ORDERS, Shop, age
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
@@ -244,6 +249,58 @@ def test_a_slower_step_is_in_status_and_report(shop: Shop) -> None:
     assert "its last step took 30 s, and three of four before 2.0 s at most" in found.slower
     assert ("yellow", found.slower) in found.notes
     assert [f.kind for f in findings([found])] == ["slower"]
+
+
+def test_a_step_that_runs_is_told_and_that_it_takes_far_longer_than_usual(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        step_journal.note(shop.lake, replace(landing(time.time() - HOUR + n, str(CITIES)), seconds=200.0))
+    seen: list[Sequence[TableStatus]] = []
+
+    def during() -> None:
+        tables = quick_status(shop.lake, shop.pipeline.specs(shop.lake))
+        seen.extend([tables, *(with_steps(shop.lake, tables, {}, time.time() + s) for s in (590, 610))])
+
+    monkeypatch.setattr(shop, "during", during)
+    began = time.time()
+    shop.order()
+    shop.step()
+    now, usual, hangs = (of(tables, CITIES) for tables in seen)
+    assert now.running is not None
+    assert began - 1 <= now.running.since <= time.time()
+    assert now.running.process == os.getpid()
+    assert (now.overlong, usual.overlong, now.fails) == (None, None, False)
+    assert hangs.overlong is not None
+    assert hangs.overlong.limit == 600
+    assert re.match(r"its step has run for 10 min \(since .+ UTC, process \d+\), and its last", hangs.overlong.text)
+    assert ("red", hangs.overlong.text) in hangs.notes
+    assert [(f.kind, f.what) for f in findings([hangs])] == [("late", hangs.overlong.text)]
+    values = {
+        family.name: sample.value
+        for family in families(Reading(LakeStatus([hangs], {}, []), {}, frozenset(), {}, {}))
+        for sample in family.samples
+    }
+    assert values["lake_assets_table_step_overlong"] == 1
+    assert values["lake_assets_table_step_running_seconds"] >= 0
+    assert of(quick_status(shop.lake), CITIES).running is None
+
+
+def test_the_first_step_of_a_table_is_told_too_and_one_that_failed_is_not(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, seen = Shop(plain_lake, monkeypatch), list[TableStatus]()
+    monkeypatch.setattr(shop, "during", lambda: seen.extend(quick_status(shop.lake, shop.pipeline.specs(shop.lake))))
+    # It loses the catalog: what it wrote, and its note, stay for now.
+    shop.fail(CatalogUnavailableError("away"))
+    (first,) = seen
+    assert (first.table, first.running is not None) == (str(CITIES), True)
+    assert len(leftovers.notes_at_work(shop.lake)) == 1
+    assert of(quick_status(shop.lake), CITIES).running is None
+    shop.step()
+    assert seen[-1].running is not None
+    assert first.running is not None
+    assert seen[-1].running.since > first.running.since
 
 
 def test_a_table_that_somebody_drops_is_told_until_the_next_run_makes_it_again(shop: Shop) -> None:

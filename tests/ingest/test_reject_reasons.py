@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from lake_assets.health.table_status import TableStatus
-from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, counted
+from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, counted, fix
 from lake_assets.report.findings import findings
 
 ONLY_AGAIN = (
@@ -55,3 +56,16 @@ def test_the_report_names_the_leading_reasons_without_values_and_what_to_do_abou
     assert then.endswith("reads them again then; 4 of them have to be delivered again, corrected")
     assert "replay" not in do((ONLY_AGAIN[0], 4))[1]
     assert "delivered again" not in do(*misfits)[1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "setting"),
+    [
+        ("n does not fit int: many", {"n": "string"}),
+        ("n does not fit int: a; order no does not fit decimal(38,2): b", {"n": "string", "order no": "string"}),
+        ("b does not fit binary: x", None),
+    ],
+)
+def test_the_setting_that_is_advised_is_one(reason: str, setting: dict[str, str] | None) -> None:
+    assert (yaml.safe_load(fix(reason)) or {}).get("types") == setting
+    assert (f"`{fix(reason)}`" in advice(reason, "public.items")) == (setting is not None)

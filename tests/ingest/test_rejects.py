@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -21,6 +23,7 @@ from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.formats import SourceTable
 from lake_assets.formats.format_base import DEPTH
 from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.reject_reasons import advice
 from lake_assets.ingest.staging import staging_writes
 from lake_assets.tables.writing.table_writer import TableWriter
 from tests.support.item_events import TYPED, change, v2
@@ -192,6 +195,20 @@ def test_a_replay_after_another_declaration_reads_all_records_by_it(lake: Lake, 
     stream.run()
     shown = sorted((r["id"], r["n"]) for r in stream.rows("final.items"))
     assert shown == ([(2, "002"), (3, "9999999999")] if len(declared) == 1 else [(1, 1), (2, 2), (3, 9999999999)])
+    assert stream.rejected() == []
+
+
+@pytest.mark.long
+def test_the_advice_for_a_column_that_became_text_works_as_it_is_written(lake: Lake) -> None:
+    stream = Stream(lake, **TYPED)
+    stream.run(change("insert", 1, id=1, n=1), change("insert", 2, id=2, n="many"))
+    ((_, _, reason),) = stream.rejected()
+    (written,) = re.findall(r"`(types: [^`]+)`", advice(reason, ITEMS))
+    types = {**TYPED["tables"][0]["types"], **yaml.safe_load(written)["types"]}
+    stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", "types": types}])
+    stream.replay()
+    stream.run()
+    assert sorted((r["id"], r["n"]) for r in stream.rows("final.items")) == [(1, "1"), (2, "many")]
     assert stream.rejected() == []
 
 

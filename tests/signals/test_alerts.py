@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.errors import AuditFailedError, ConfigError, WebhookError
+from lake_assets.errors import AuditFailedError, CatalogUnavailableError, ConfigError, WebhookError
 from lake_assets.health.durations import in_words
+from lake_assets.ingest.records.reject_reasons import RejectCounts, RejectReason
 from lake_assets.ingest.staging import exactness
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.service import service_state
 from lake_assets.signals.alerts import alert_conditions, alert_memory
@@ -148,7 +153,8 @@ def test_rejects_above_a_share(shop: Shop, received: Receiver, monkeypatch: pyte
     made.ensure_namespace(raw.namespace)
     schema = made.table(ORDERS).schema()
     made.catalog.create_table(raw.parts, schema, properties={"lake-assets.pipeline": "shop"})
-    monkeypatch.setattr("lake_assets.health.table_status.rejected_records", lambda *_: 3)
+    rejects = RejectCounts(15, reasons=(RejectReason("no such changeType: 'r0w-value'", 15, True),))
+    monkeypatch.setattr("lake_assets.health.table_status.reject_counts", lambda *_: rejects)
 
     def note(table: str, **figures: Any) -> None:
         step_journal.note(made, StepRecord("shop", table, "absorbed", time.time(), 1.0, 1.0, **figures))
@@ -162,7 +168,9 @@ def test_rejects_above_a_share(shop: Shop, received: Receiver, monkeypatch: pyte
     (found,) = received.bodies
     assert (found["kind"], found["value"], found["limit"]) == ("rejected", 0.015, 0.01)
     assert "15 of 1,000 records of the last day are rejected (1.5%; the limit is 1%)" in found["detail"]
-    monkeypatch.setattr("lake_assets.health.table_status.rejected_records", lambda *_: 0)
+    assert "no such changeType: '…' (15)" in found["detail"]
+    # Six of them were closed.
+    rejects = RejectCounts(9, closed=6)
     look(shop)
     assert received.bodies[-1]["event"] == "ended"
 
@@ -214,6 +222,75 @@ def test_a_source_that_is_dropped_and_a_disk_with_little_room(
     monkeypatch.setenv("ALERTS", received.url)
     look(shop)
     assert {(b["event"], b["kind"]) for b in received.bodies[1:]} == {("began", "disk"), ("ended", "disk")}
+
+
+@contextlib.contextmanager
+def full_disk() -> Generator[None]:
+    """Nothing can be written, and little room is left."""
+    opened, made = os.open, Path.mkdir
+
+    def refuse(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return opened(path, flags, *more, **named)
+
+    def mkdir(path: Path, *more: Any, **named: Any) -> None:
+        if not path.exists():
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        made(path, *more, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        patch.setattr(Path, "mkdir", mkdir)
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100 << 30, free=0))
+        yield
+
+
+def test_a_full_disk_is_told_although_nothing_can_be_remembered(shop: Shop, received: Receiver) -> None:
+    with full_disk():
+        for _ in range(2):
+            look(shop)
+        assert told(received) == [("began", "disk", received.bodies[0]["table"])]
+        # Another process does not know of that: telling twice is better than never.
+        alert_memory.forget_unwritten()
+        look(shop)
+        assert [b["kind"] for b in received.bodies] == ["disk", "disk"]
+    look(shop)
+    look(shop)
+    assert [(b["event"], b["id"]) for b in received.bodies[1:]] == [
+        ("began", received.bodies[1]["id"]),
+        ("ended", received.bodies[1]["id"]),
+    ]
+
+
+def test_a_full_disk_is_told_although_the_tables_cannot_be_read(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise CatalogUnavailableError("database or disk is full")
+
+    shop.fail(ValueError("broken"))
+    look(shop)
+    with full_disk(), monkeypatch.context() as patch:
+        patch.setattr(alert_conditions, "quick_status", away)
+        with pytest.raises(CatalogUnavailableError):
+            look(shop)
+    # What else stands is not taken to have ended.
+    assert [(b["event"], b["kind"]) for b in received.bodies] == [("began", "failed"), ("began", "disk")]
+
+
+def test_a_step_that_hangs_is_late(shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = signalled(shop.lake, alerts={"webhook": {"env": "ALERTS"}})  # without a limit of its own
+    monkeypatch.setattr(thresholds, "OVERLONG_SECONDS", 0.0)
+    for n in range(3):
+        record = StepRecord("shop", str(CITIES), "absorbed", time.time() - 3_600 + n, 0.001, 0.0, rows_inserted=1)
+        step_journal.note(lake, record)
+    monkeypatch.setattr(shop, "during", lambda: (time.sleep(0.05), evaluate(lake, [shop.pipeline])))
+    shop.step()
+    evaluate(lake, [shop.pipeline])
+    assert told(received) == [("began", "lag", "agg.cities"), ("ended", "lag", "agg.cities")]
+    assert received.bodies[0]["text"].startswith("agg.cities is late: its step has run for 0 s (since ")
+    assert received.bodies[0]["limit"] == pytest.approx(0.003)
 
 
 def test_an_audit_that_warns(shop: Shop, received: Receiver) -> None:

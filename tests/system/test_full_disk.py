@@ -41,6 +41,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
         assert run["named"], run
         assert all(kind in ("StorageFullError", "CatalogUnavailableError") for kind, _ in run["failed"].values()), run
         assert all("room" in error for _, error in run["failed"].values()), run
+        assert "disk" in run["told"], run
         assert not run["left"], run
         assert run["right"], run
     assert sum(bool(run["failed"]) for run in runs) >= 3, "a disk without room stops steps"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lake_assets.formats.files.limited_files import KEPT_IN_PART, TOO_LARGE
 from lake_assets.ingest.records.event_rows import SEPARATOR, UNREADABLE
-from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.ingest.records.rejects import has_closings, open_rows, rejected_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.redaction import HIDDEN
 from lake_assets.lake.sensitive_values import SensitiveColumns
@@ -18,9 +22,13 @@ from lake_assets.lake.sensitive_values import SensitiveColumns
 _NEVER = (*KEPT_IN_PART, "not JSON", "a row of ")
 # Reasons that quote nothing of a record.
 _WITHOUT_VALUES = re.compile(rf"key column .+ is (null|missing|null or missing)|{re.escape(UNREADABLE)}")
+_CLOSE = "`lake-assets rejected close` then says that it does not count"
 _DELIVER_AGAIN = (
-    "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it"
+    "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it. "
+    + _CLOSE
 )
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_PLAIN = {"yes", "no", "on", "off", "true", "false", "null"}
 
 
 @dataclass(frozen=True)
@@ -37,18 +45,48 @@ class RejectReason:
     can_be_replayed: bool
 
 
-def reject_reasons(lake: LakeBase, raw: TableId) -> tuple[RejectReason, ...]:
-    """Return why records of a raw table are rejected, the most frequent reason first."""
+@dataclass(frozen=True)
+class RejectCounts:
+    """The rejects of a raw table, in records.
+
+    Attributes:
+        records: those that are not closed.
+        closed: those of which a person has decided that they do not count.
+        reasons: why those that are not closed are rejected, the most frequent reason first.
+        unrouted: the same of those that may be about any table: it cannot be told which.
+    """
+
+    records: int = 0
+    closed: int = 0
+    reasons: tuple[RejectReason, ...] = ()
+    unrouted: tuple[RejectReason, ...] = ()
+
+
+def reject_counts(lake: LakeBase, raw: TableId) -> RejectCounts:
+    """Return how many records of a raw table are rejected, and why."""
     table = lake.find(rejected_of(raw))
     if table is None:
-        return ()
-    rows = table.scan(selected_fields=("position", "reason")).to_arrow()
-    # A record may hold several events, and one value of a column many texts.
-    each = rows.group_by(["reason"]).aggregate([("position", "count_distinct")]).to_pylist()
+        return RejectCounts()
+    rows = table.scan(row_filter=open_rows(table), selected_fields=("position", "source_table", "reason")).to_arrow()
+    closed = 0
+    if has_closings(table):
+        of_closed = table.scan(row_filter="closed_at IS NOT NULL", selected_fields=("position",)).to_arrow()
+        closed = _records(of_closed)
     is_hidden = bool(SensitiveColumns.stored(lake.find(raw)))
-    return counted(
-        (without_values(r["reason"]) if is_hidden else r["reason"], r["position_count_distinct"]) for r in each
-    )
+
+    def reasons(rejected: pa.Table) -> tuple[RejectReason, ...]:
+        # A record may hold several events, and one value of a column many texts.
+        each = rejected.group_by(["reason"]).aggregate([("position", "count_distinct")]).to_pylist()
+        return counted(
+            (without_values(r["reason"]) if is_hidden else r["reason"], r["position_count_distinct"]) for r in each
+        )
+
+    unrouted = rows.filter(pc.field("source_table").is_null())
+    return RejectCounts(_records(rows), closed, reasons(rows), reasons(unrouted))
+
+
+def _records(rejects: pa.Table) -> int:
+    return len(rejects["position"].unique())
 
 
 def counted(reasons: Iterable[tuple[str, int]]) -> tuple[RejectReason, ...]:
@@ -91,26 +129,36 @@ def can_be_replayed(reason: str) -> bool:
     return not reason.startswith(_NEVER)
 
 
+def fix(reason: str) -> str:
+    """Return the setting of the table that reads the records rejected for a reason, as YAML; empty: none is known."""
+    misfits = misfits_in(reason)
+    # Bytes and arrays as text are in the notation of the format.
+    if not misfits or any(kind.startswith(("binary", "array")) for _, kind in misfits):
+        return ""
+    return f"types: {{{', '.join(f'{_in_yaml(column)}: string' for column, _ in misfits)}}}"
+
+
+def _in_yaml(name: str) -> str:
+    is_plain = _PLAIN_NAME.fullmatch(name) and name.lower() not in _NOT_PLAIN
+    return name if is_plain else json.dumps(name, ensure_ascii=False)
+
+
 def advice(reason: str, source_table: str | None) -> str:
     """Return what can be done about a rejected record.
 
     Args:
         source_table: the table that it is about; None: that cannot be told.
     """
-    heal = "Correct it at the source (a newer event of the row heals it)"
+    heal = f"Correct it at the source (a newer event of the row heals it, and {_CLOSE})"
     if reason.startswith(TOO_LARGE):
         return "Raise `max_record`, and deliver the record again: only its beginning is kept. Or leave it"
     if not can_be_replayed(reason):
         return _DELIVER_AGAIN
-    if misfits := misfits_in(reason):
-        types = ", ".join(f"{column}: ..." for column, _ in misfits)
-        # Bytes and arrays as text are in the notation of the format.
-        is_text_lossy = any(kind.startswith(("binary", "array")) for _, kind in misfits)
-        keeps = "" if is_text_lossy else " (string keeps every value)"
-        return (
-            f"{heal}, or declare `types: {{{types}}}`{keeps}, or `on_misfit: null` to take such values as null; then "
-            "replay"
-        )
+    if misfits_in(reason):
+        types = "types that hold such values (`types`)"
+        if setting := fix(reason):
+            types = f"`{setting}` beside other settings of {source_table} in the stream (string keeps every value)"
+        return f"{heal}, or declare {types}, or `on_misfit: null` to take such values as null; then replay"
     if "place in the order of changes" in reason or "order of changes is unknown" in reason:
         return "Correct it at the source, or declare `order_by` with columns that order the changes; then replay"
     if reason.startswith("key column "):

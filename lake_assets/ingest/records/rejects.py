@@ -3,6 +3,9 @@
 A raw table keeps every record, so a rejected one is never lost: `<raw>_rejected` lists the records that gave no row of
 a staging table (or could not be routed to one), and why. A step writes rejects first, idempotently, and commits its own
 work afterwards: if it is killed in between, the next run writes the same rejects again.
+
+A reject stays until its record can be read, or until a person closes it: `closed_at` and the columns after it say who
+decided that the record does not count, when, and why. The first such decision adds these columns to the table.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, EqualTo
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, IsNull
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
@@ -29,10 +32,12 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.lake.names import literal
 from lake_assets.tables import table_lock
+from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.specs import Limit
 from lake_assets.tables.writing.arrow_writes import write_arrow
 from lake_assets.tables.writing.merge_clauses import insert
-from lake_assets.tables.writing.side_tables import delete_in_place, merge_in_place
+from lake_assets.tables.writing.side_tables import delete_in_place, merge_in_place, update_in_place
+from lake_assets.tables.writing.table_ddl import alter
 
 # Total number of unroutable records of a raw table: set by each landing, and by each copy to this table.
 PROPERTY = "lake-assets.rejected"
@@ -51,6 +56,7 @@ COLUMNS = [f.name for f in _SCHEMA.fields]
 # The columns that hold a record's text, or may quote it.
 OF_REJECTS = ("record", "reason")
 _SUFFIX = "_rejected"
+CLOSING = {"closed_at": "timestamp", "closed_by": "string", "closed_because": "string"}
 _PROPERTIES = {
     "format-version": "2",
     **VERSIONS,
@@ -73,7 +79,17 @@ def raw_of(rejected: TableId) -> TableId | None:
 
 def is_of_rejects(table: Table) -> bool:
     """Whether a table has the columns of a table of rejected records."""
-    return [f.name for f in table.schema().fields] == COLUMNS
+    return [f.name for f in table.schema().fields] in (COLUMNS, [*COLUMNS, *CLOSING])
+
+
+def has_closings(table: Table) -> bool:
+    """Whether a record of a table of rejected records has ever been closed."""
+    return "closed_at" in {f.name for f in table.schema().fields}
+
+
+def open_rows(table: Table) -> BooleanExpression:
+    """Return the filter of the rejects that are not closed."""
+    return IsNull("closed_at") if has_closings(table) else AlwaysTrue()  # pyright: ignore[reportCallIssue]
 
 
 def ensure_rejected(lake: LakeBase, raw: TableId) -> Table:
@@ -158,6 +174,16 @@ def unrouted_positions(lake: LakeBase, raw: TableId) -> list[int]:
     return rows["position"].to_pylist()
 
 
+def closed_unrouted(lake: LakeBase, raw: TableId) -> dict[int, str]:
+    """Return the closed records that could not be routed, by position."""
+    table = lake.find(rejected_of(raw))
+    if table is None or not has_closings(table):
+        return {}
+    where = "source_table IS NULL AND closed_at IS NOT NULL"
+    rows = table.scan(row_filter=where, selected_fields=("position", "record")).to_arrow()
+    return dict(zip(rows["position"].to_pylist(), rows["record"].to_pylist(), strict=True))
+
+
 def positions(lake: LakeBase, raw: TableId, end: int) -> set[int]:
     """Return the positions before `end` of all rejected records of a raw table."""
     table = lake.find(rejected_of(raw))
@@ -173,12 +199,12 @@ def landed(raw: Table, more: int) -> dict[str, str]:
     return {PROPERTY: str(total)} if total else {}
 
 
-def rejected_records(lake: LakeBase, raw: TableId, source_table: str | None = None) -> int:
-    """Return the number of rejected records of a raw table (about a source table), as `lake-assets rejected` counts."""
+def rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
+    """Return the number of rejected records about a source table, without closed ones."""
     table = lake.find(rejected_of(raw))
     if table is None:
         return 0
-    about = AlwaysTrue() if source_table is None else EqualTo("source_table", source_table)  # pyright: ignore[reportCallIssue]
+    about = And(open_rows(table), EqualTo("source_table", source_table))  # pyright: ignore[reportCallIssue]
     rows = table.scan(row_filter=about, selected_fields=("position",)).to_arrow()
     return len(set(rows["position"].to_pylist()))
 
@@ -189,19 +215,22 @@ def rejected_records(lake: LakeBase, raw: TableId, source_table: str | None = No
 def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, first: int, last: int) -> None:
     """Record rejected events of one source table, at positions from `first` to `last`; replace earlier reasons.
 
+    A closed reject stays closed, unless another record has its position since a rollback of the raw table.
+
     `rejects` has `position`, `event_index`, `reason`, `record`, `source_file`, `source_line` and `arrived_at`.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.
     """
-    ensure_rejected(lake, raw)
-    name = rejected_of(raw)
+    table, name = ensure_rejected(lake, raw), rejected_of(raw)
     rows = rejects.withColumn("source_table", F.lit(source_table)).withColumn("rejected_at", F.current_timestamp())
     on = (
         "t.position = s.position AND t.event_index = s.event_index AND t.source_table = s.source_table "
         f"AND t.source_table = {literal(source_table)} AND t.position BETWEEN {int(first)} AND {int(last)}"
     )
+    others = [f"t.{c} = s.{c}" for c in COLUMNS] + [f"t.{c} = NULL" for c in CLOSING if has_closings(table)]
     clauses = [
+        f"WHEN MATCHED AND t.record <> s.record THEN UPDATE SET {', '.join(others)}",
         "WHEN MATCHED AND t.reason <> s.reason THEN UPDATE SET t.reason = s.reason, t.rejected_at = s.rejected_at",
         insert(COLUMNS).sql,
     ]
@@ -209,36 +238,101 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
         merge_in_place(lake, name, rows.select(*COLUMNS), on, clauses)
 
 
-def listed_of(lake: LakeBase, raw: TableId, source_table: str) -> DataFrame | None:
-    """Return the rejects of a source table; None: no record of the raw table has been rejected yet."""
+def listed_of(
+    lake: LakeBase, raw: TableId, source_table: str, only: Literal["open", "closed"] | None = None
+) -> DataFrame | None:
+    """Return the rejects of a source table; None: no record of the raw table has been rejected (or closed) yet."""
     name = rejected_of(raw)
-    rows = lake.spark().table(lake.sql_name(name)) if lake.exists(name) else None
-    return rows.where(F.col("source_table") == source_table) if rows is not None else None
+    table = lake.find(name)
+    if table is None or (only == "closed" and not has_closings(table)):
+        return None
+    rows = lake.spark().table(lake.sql_name(name)).where(F.col("source_table") == source_table)
+    return rows.where(_is(only)) if only and has_closings(table) else rows
 
 
 def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Sequence[int]) -> None:
-    """Remove all rejects of a source table except some positions, after all of its records were read again.
+    """Remove all rejects of a source table except closed ones and some positions, after all of its records were read
+    again.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.
     """
-    name = rejected_of(raw)
-    if not lake.exists(name):
-        return
     listed = ", ".join(str(int(p)) for p in positions)
     but = f" AND position NOT IN ({listed})" if listed else ""
-    with table_lock.shared(lake, name):
-        delete_in_place(lake, name, f"source_table = {literal(source_table)}{but}")
+    _delete(lake, raw, f"source_table = {literal(source_table)}{but}")
 
 
 def forget(lake: LakeBase, raw: TableId, source_table: str | None, positions: Sequence[int]) -> None:
-    """Remove records that are no longer rejected.
+    """Remove records that are no longer rejected; closed ones stay.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker.
+    """
+    about = "source_table IS NULL" if source_table is None else f"source_table = {literal(source_table)}"
+    listed = ", ".join(str(int(p)) for p in positions)
+    _delete(lake, raw, f"{about} AND position IN ({listed})")
+
+
+def _delete(lake: LakeBase, raw: TableId, where: str) -> None:
+    name = rejected_of(raw)
+    if (table := lake.find(name)) is None:
+        return
+    are_open = f" AND {_is('open')}" if has_closings(table) else ""
+    with table_lock.shared(lake, name):
+        delete_in_place(lake, name, f"{where}{are_open}")
+
+
+def _is(state: Literal["open", "closed"]) -> str:
+    """Return SQL of a boolean: whether a reject is open, or closed."""
+    return f"closed_at IS {'' if state == 'open' else 'NOT '}NULL"
+
+
+# --- decisions of people ----------------------------------------------------------------------------------------
+
+
+def close(lake: LakeBase, raw: TableId, where: str, by: str, because: str) -> int:
+    """Close rejects that meet a condition in SQL and are open; return the number of records.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.
     """
     name = rejected_of(raw)
-    about = "source_table IS NULL" if source_table is None else f"source_table = {literal(source_table)}"
-    listed = ", ".join(str(int(p)) for p in positions)
+    if not (found := _records(lake, raw, where, "open")):
+        return 0
     with table_lock.shared(lake, name):
-        delete_in_place(lake, name, f"{about} AND position IN ({listed})")
+        if not has_closings(lake.table(name)):
+            for column, kind in CLOSING.items():
+                alter(lake, name, Change("add", column, kind))
+        decision = {
+            "closed_at": "current_timestamp()",
+            "closed_by": literal(by),
+            "closed_because": literal(because),
+        }
+        update_in_place(lake, name, decision, f"({where}) AND {_is('open')}")
+    return found
+
+
+def reopen(lake: LakeBase, raw: TableId, where: str) -> int:
+    """Undo `close` for rejects that meet a condition in SQL; return the number of records.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker.
+    """
+    name = rejected_of(raw)
+    if found := _records(lake, raw, where, "closed"):
+        with table_lock.shared(lake, name):
+            update_in_place(lake, name, dict.fromkeys(CLOSING, "NULL"), f"({where}) AND {_is('closed')}")
+    return found
+
+
+def _records(lake: LakeBase, raw: TableId, where: str, state: Literal["open", "closed"]) -> int:
+    """Return the number of records with open, or closed, rejects that meet a condition in SQL."""
+    name = rejected_of(raw)
+    table = lake.find(name)
+    if table is None:
+        return 0
+    if not has_closings(table) and state == "closed":
+        return 0
+    rows = lake.spark().table(lake.sql_name(name)).where(where)
+    rows = rows.where(_is(state)) if has_closings(table) else rows
+    return rows.select("position").distinct().count()

@@ -110,7 +110,7 @@ def route(
 def replay(lake: LakeBase, spec: RawSpec) -> int:
     """Route the raw table's unroutable records again; return how many are routed now, to a table or to none.
 
-    They keep their positions in the stream, and the next step of staging absorbs them.
+    They keep their positions in the stream, and the next step of staging absorbs them. Closed ones do not count.
 
     Raises:
         ConcurrentWriteError: another process wrote at the same time; nothing is lost, run again.
@@ -136,11 +136,11 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=_REPLAYED).to_arrow()
     source_tables = {str(r) for r in routes_of(raw)}
     kept = {*source_tables, *map(str, spec.signal_tables)}
-    databases = Databases(raw, spec.databases)
+    databases, closed = Databases(raw, spec.databases), rejects.closed_unrouted(lake, spec.table)
     routed: list[tuple[int, str | None, str | None, str | None]] = []
     for row in rows.to_pylist():
         # Only a part of these records is stored (or their bytes were not UTF-8), so they cannot be routed.
-        if row["problem"].startswith(KEPT_IN_PART):
+        if row["problem"].startswith(KEPT_IN_PART) or closed.get(row["position"]) == row["record"]:
             continue
         routed_record = route(reader, row["record"], spec.about_of(row["source_file"]), spec.limits.depth, kept)
         # A tombstone that may be about several tables when it arrives may be about them afterwards.

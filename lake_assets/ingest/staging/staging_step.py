@@ -21,6 +21,7 @@ from lake_assets.ingest.raw_tables import arrived, routes_of
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
+from lake_assets.ingest.staging.closed_rejects import without_closed
 from lake_assets.ingest.staging.due_records import (
     IN_PLACE_PROPERTY,
     DueRecords,
@@ -171,7 +172,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             ConcurrentWriteError: another writer was quicker; nothing is lost, run again.
         """
         began, name, source = time.monotonic(), str(self.spec.table), str(self.spec.source_table)
-        listed = rejects.listed_of(lake, self.spec.raw, source)
+        listed = rejects.listed_of(lake, self.spec.raw, source, "open")
         if listed is None or not lake.exists(self.spec.raw):
             return Outcome(name, "nothing")
         before = listed.select("position").distinct().persist()
@@ -189,7 +190,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
             # They were within the limit of their batch: records that still cannot be read must not block the others.
             unlimited = replace(spec, max_rejected=None)
             parsed = parse(records, unlimited, *known_of(lake, unlimited, table))
-            parsed = with_deletes(lake, unlimited, parsed, is_whole=False)
+            parsed = without_closed(lake, unlimited, records, with_deletes(lake, unlimited, parsed, is_whole=False))
             written = StagingWriter(Commit(lake, spec.table, table), unlimited, records).merge(parsed)
             # A record is no longer rejected once all of its events are in staging.
             bad = {r["position"] for r in written.bad}
@@ -212,7 +213,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         spec, outcome = self.spec, self.stage(lake)
         if not lake.exists(spec.table):
             return replace(outcome, status="nothing")
-        spark, listed = lake.spark(), rejects.listed_of(lake, spec.raw, str(spec.source_table))
+        spark, listed = lake.spark(), rejects.listed_of(lake, spec.raw, str(spec.source_table), "open")
         assert listed is not None
         bad = before & {r["position"] for r in listed.select("position").collect()}
         good = rows_in_memory(spark, [(p,) for p in sorted(before - bad)], f"{POSITION} bigint")
@@ -283,6 +284,8 @@ def _write_events(due: DueRecords) -> tuple[Absorbed, Parsed, Written]:
         known = known_of(lake, spec, None if due.is_whole else table, is_reread=is_reread)
         parsed = parse(records, spec, *known, schemas_by_source=schemas, is_usual=is_little)
         parsed = with_deletes(lake, spec, parsed, is_whole=is_reread)
+        if is_reread or table is None or not is_new:
+            parsed = without_closed(lake, spec, records, parsed)
         writer = StagingWriter(due.commit, spec, records)
         if due.reread:
             written = writer.replace(parsed, is_fresh=due.is_fresh)

@@ -18,7 +18,7 @@ from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.cost_estimate import past_costs
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.tables import table_step
+from lake_assets.tables import standing_failures, table_step
 from lake_assets.tables.audits.audit_gate import forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.lost_history import Declared, rebuilt_if_lost, started_again
@@ -234,7 +234,9 @@ class ModelStep(TableStep[M, SnapshotPins]):
         if self.is_stopped_by_change:
             return f"{changed} stops, as `on_query_change: stop` says"
         rows = sum(row_count(s) or 0 for s in sources.values())
-        full = next((c for c in past_costs(table) if c.strategy == "full"), None)
+        # What it took before says little of a step that has just failed: it may have hung, or grown.
+        fails = standing_failures.has_failed(lake, self.spec.table)
+        full = None if fails else next((c for c in past_costs(table) if c.strategy == "full"), None)
         seconds = f", in about {full.seconds * rows / max(full.rows, 1):,.0f} s" if full else ""
         return f"{changed} computes it again from {rows:,} rows of {', '.join(map(str, sources))}{seconds}"
 

@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import NEVER_READ, little_room, quick_status
 from lake_assets.health.table_lag import lag_of, target_of
-from lake_assets.health.table_status import TableStatus
+from lake_assets.health.table_status import TableStatus, reasons_text
 from lake_assets.journal import step_journal
 from lake_assets.lake import LakeBase, thresholds
+from lake_assets.lake.redaction import without_quoted
 from lake_assets.lake.signal_settings import AlertKind
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
@@ -115,6 +116,11 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
     return Found(found, names, frozenset(unknown))
 
 
+def conditions_of_disks(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits) -> Found:
+    """Return the disks with little room; nothing is known of the tables, which cannot be read."""
+    return Found([c for c in _disks(lake, pipelines) if c.kind in limits.kinds], frozenset())
+
+
 def _failures(lake: LakeBase) -> Iterator[Condition]:
     for failure in standing(lake).values():
         # The note has no secrets; its further lines may have rows, after the name of each audit.
@@ -147,9 +153,10 @@ def _lags(tables: Mapping[str, TableStatus], specs: Mapping[str, Spec], limits: 
         limit, lag = limits.lag if own is None else own, lag_of(table, tables)
         if name in specs and limit is not None and lag > limit:
             text = f"changes of the last {in_words(lag)} are not in it; at most {in_words(limit)} are wanted"
+            text += f"; {table.overlong.text}" if table.overlong else ""
             yield Condition("lag", name, table.pipeline, text, lag, limit)
-        elif name in specs and limit is None and (stalled := table.stalled):
-            yield Condition("lag", name, table.pipeline, stalled.text, stalled.seconds, stalled.limit)
+        elif name in specs and limit is None and (late := table.overlong or table.stalled):
+            yield Condition("lag", name, table.pipeline, late.text, late.seconds, late.limit)
 
 
 def _silences(tables: Mapping[str, TableStatus], specs: Mapping[str, Spec]) -> Iterator[Condition]:
@@ -177,12 +184,15 @@ def _rejects(lake: LakeBase, tables: Mapping[str, TableStatus], limits: Limits) 
         (landed if raw == record.table else parsed)[raw] += record.rows_inserted
     for name, table in raws.items():
         records = max(landed[name], parsed[name] + rejected[name])
-        share = rejected[name] / records if records else 0.0
+        # Those that were closed, or read after all, do not count any more.
+        stand = min(rejected[name], table.rejected)
+        share = stand / records if records else 0.0
         if share > limits.rejected:
             percent, most = _percents(share, limits.rejected)
+            reasons = without_quoted(reasons_text(table.reject_reasons))
             text = (
-                f"{rejected[name]:,} of {records:,} records of the last day are rejected ({percent}; the limit is "
-                f"{most}): `lake-assets rejected` lists them"
+                f"{stand:,} of {records:,} records of the last day are rejected ({percent}; the limit is {most}); all "
+                f"that stand: {reasons}. `lake-assets rejected` says what can be done"
             )
             yield Condition("rejected", name, table.pipeline, text, share, limits.rejected)
 
@@ -191,7 +201,7 @@ def _inexact(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
     for name, table in tables.items():
         if table.not_exact:
             more = f" (and {len(table.not_exact) - 1} more)" if len(table.not_exact) > 1 else ""
-            yield Condition("not_exact", name, table.pipeline, f"{table.not_exact[0]}{more}")
+            yield Condition("not_exact", name, table.pipeline, f"{without_quoted(table.not_exact[0])}{more}")
 
 
 def _sources(lake: LakeBase, tables: Mapping[str, TableStatus], specs: Mapping[str, Spec]) -> Iterator[Condition]:

@@ -14,7 +14,12 @@ from lake_assets.lake.signal_settings import ALERT_KINDS, AlertSettings
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.observed_steps import ObservedStep, StepEnd
 from lake_assets.signals.alerts import alert_memory
-from lake_assets.signals.alerts.alert_conditions import Condition, Limits, conditions
+from lake_assets.signals.alerts.alert_conditions import (
+    Condition,
+    Limits,
+    conditions,
+    conditions_of_disks,
+)
 from lake_assets.signals.alerts.alert_memory import Alert, Memory
 from lake_assets.signals.alerts.webhook import address, message, post
 
@@ -62,7 +67,13 @@ def evaluate(
         memory, now = alert_memory.read(lake), time.time()
         if every and all(0 <= now - memory.looked.get(p.name, 0.0) < every for p in pipelines):
             return 0
-        found = conditions(lake, pipelines, limits_of(settings), of_all=of_all)
+        try:
+            found = conditions(lake, pipelines, limits_of(settings), of_all=of_all)
+        except Exception:
+            # On a full disk, a catalog may not be readable either.
+            memory = alert_memory.after(memory, conditions_of_disks(lake, pipelines, limits_of(settings)), now)
+            _send(lake, memory, url, settings.seconds)
+            raise
         memory = alert_memory.after(memory, found, now)
         memory = replace(memory, looked={**memory.looked, **{p.name: now for p in pipelines}})
         alert_memory.write(lake, memory)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,26 @@ def after(memory: Memory, found: Found, now: float) -> Memory:
     return replace(memory, alerts=[*kept, *(Alert(c, now) for c in holds.values())])
 
 
-def locked(lake: LakeBase, seconds: float) -> AbstractContextManager[bool]:
-    """Hold the memory alone; enter with whether that was possible within some seconds."""
-    return file_lock.locked(_folder(lake), seconds)
+@contextlib.contextmanager
+def locked(lake: LakeBase, seconds: float) -> Generator[bool]:
+    """Hold the memory alone; enter with whether that was possible within some seconds.
+
+    Where there can be no lock, as on a full disk, nobody is waited for: an alert is rather told twice than never.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            is_held = stack.enter_context(file_lock.locked(_folder(lake), seconds))
+        except OSError as e:
+            log.warning("alerts: other processes may tell the same: %s", e)
+            is_held = True
+        yield is_held
 
 
 def read(lake: LakeBase) -> Memory:
     """Return what is remembered; a file that cannot be read is put aside, and what stands is told again."""
     file = _folder(lake) / _FILE
+    if file in _unwritten:
+        return _unwritten[file]
     try:
         stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return Memory([_alert(a) for a in stored["alerts"]], dict(stored["looked"]))
@@ -81,16 +93,35 @@ def read(lake: LakeBase) -> Memory:
         return Memory()
     except (ValueError, TypeError, KeyError, AttributeError) as e:  # of another version, or cut by a full disk
         log.warning("%s cannot be read, and alerts that stand are sent again: %s", file, e)
-        file.replace(file.with_suffix(".broken"))
+        with contextlib.suppress(OSError):
+            file.replace(file.with_suffix(".broken"))
         return Memory()
 
 
 def write(lake: LakeBase, memory: Memory) -> None:
-    """Remember; readers see what was remembered before, or this."""
+    """Remember; readers see what was remembered before, or this. What cannot be written, this process remembers."""
     file = _folder(lake) / _FILE
     partial = file.with_name(f".{file.name}.{os.getpid()}")
-    write_private(partial, json.dumps({"alerts": [asdict(a) for a in memory.alerts], "looked": dict(memory.looked)}))
-    partial.replace(file)
+    content = {"alerts": [asdict(a) for a in memory.alerts], "looked": dict(memory.looked)}
+    try:
+        write_private(partial, json.dumps(content))
+        partial.replace(file)
+    except OSError as e:
+        log.warning("%s is not written, so other processes may tell the same again: %s", file, e)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        _unwritten[file] = memory
+    else:
+        _unwritten.pop(file, None)
+
+
+def forget_unwritten() -> None:
+    """Forget what could not be written, as a new process does."""
+    _unwritten.clear()
+
+
+# What could not be written, by file.
+_unwritten: dict[Path, Memory] = {}
 
 
 def _alert(stored: dict[str, Any]) -> Alert:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,6 +75,11 @@ _GAUGES: Mapping[str, tuple[str, _Value]] = {
     ),
     "table_silent": ("Whether nothing arrives, for longer than declared or usual.", lambda t, _: t.silent is not None),
     "table_audit_warnings": ("Audits that do not pass, and only warn.", lambda t, _: len(t.warnings)),
+    "table_step_running_seconds": (
+        "For how long its step has run that is at work; none if no step is.",
+        lambda t, _: max(0.0, time.time() - t.running.since) if t.running else None,
+    ),
+    "table_step_overlong": ("Whether that step takes far longer than usual.", lambda t, _: t.overlong is not None),
     "table_rejected_records": ("Records that stand rejected, of a raw table.", lambda t, _: t.rejected),
     "table_absorbed_timestamp_seconds": (
         "When it last absorbed something, in seconds since 1970.",

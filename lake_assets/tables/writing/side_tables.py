@@ -39,6 +39,17 @@ def delete_in_place(lake: LakeBase, table: TableId, where: str) -> None:
         lake.spark().sql(f"DELETE FROM {lake.sql_name(table)} WHERE {where}")
 
 
+def update_in_place(lake: LakeBase, table: TableId, values: Mapping[str, str], where: str) -> None:
+    """Give columns values, as SQL, in the rows of a table that meet a condition.
+
+    Raises:
+        ConcurrentWriteError: another writer changed the same rows.
+    """
+    assigned = ", ".join(f"{quote(column)} = {value}" for column, value in values.items())
+    with as_race(table):
+        lake.spark().sql(f"UPDATE {lake.sql_name(table)} SET {assigned} WHERE {where}")
+
+
 def delete_matches(
     lake: LakeBase,
     table: TableId,

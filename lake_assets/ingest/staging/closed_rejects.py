@@ -1,0 +1,124 @@
+"""Close rejects: a person decides that a record does not count, since its row was delivered again, or is not missed.
+
+A closed record counts in no table, whatever is declared later, until it is opened again: a table that reads all of its
+records again, or a replay, leaves it out. So a row that was delivered again is never there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.formats.event_model import INDEX, POSITION
+from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.parsing import Parsed
+from lake_assets.ingest.staging import exactness
+from lake_assets.ingest.staging.exactness import Reason
+from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
+from lake_assets.lake.metadata.watermark import find_property, read_marks
+from lake_assets.lake.names import literal
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rejects of a raw table are meant; those that meet all of it.
+
+    Attributes:
+        positions: records by their positions; empty: any.
+        source_table: the source table that they are about; None: any, or none.
+        file: the file of the records, by its path or its name; None: any.
+    """
+
+    positions: Sequence[int] = ()
+    source_table: str | None = None
+    file: str | None = None
+
+    @property
+    def where(self) -> str:
+        """The condition in SQL."""
+        parts = ["true"]
+        if self.positions:
+            parts.append(f"position IN ({', '.join(str(int(p)) for p in self.positions)})")
+        if self.source_table is not None:
+            parts.append(f"source_table = {literal(self.source_table)}")
+        if self.file is not None:
+            parts.append(f"(source_file = {literal(self.file)} OR endswith(source_file, {literal('/' + self.file)}))")
+        return " AND ".join(parts)
+
+
+def close(lake: LakeBase, raw: TableId, of: Selection, by: str, because: str) -> int:
+    """Close rejects of a raw table; its tables are exact again as far as these records are concerned.
+
+    Args:
+        by: who decides that.
+        because: why.
+
+    Returns:
+        The number of records.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker; run again.
+    """
+    return _decided(lake, raw, lambda: rejects.close(lake, raw, of.where, by, because))
+
+
+def reopen(lake: LakeBase, raw: TableId, of: Selection) -> int:
+    """Undo `close`."""
+    return _decided(lake, raw, lambda: rejects.reopen(lake, raw, of.where))
+
+
+def _decided(lake: LakeBase, raw: TableId, decide: Callable[[], int]) -> int:
+    rejects.catch_up(lake, raw)
+    count = decide()
+    # Also if nothing was left to decide: a call before may have been killed here.
+    _tell_tables(lake, raw)
+    return count
+
+
+def _tell_tables(lake: LakeBase, raw: TableId) -> None:
+    """Store with the staging and final tables of a raw table how many of their records are rejected now."""
+    tables = {t: lake.table(t) for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)}
+    # Tables filled from files have no watermark.
+    read_by = {t: read_marks(loaded).keys() if find_property(loaded, WATERMARK) else () for t, loaded in tables.items()}
+    for staging, loaded in tables.items():
+        about = loaded.properties.get(SOURCE_TABLE_PROPERTY)
+        if about is None or str(raw) not in read_by[staging]:
+            continue
+        count = rejects.rejected_records(lake, raw, about)
+        now = [exactness.rejected(count)] if count else []
+        finals = [t for t in tables if str(staging) in read_by[t] and exactness.PROPERTY in tables[t].properties]
+        for table in (staging, *finals):
+            stored = exactness.stored_in(tables[table])
+            kept: list[Reason] = [r for r in stored if r.kind != "rejected"]
+            if tuple(kept + now) != stored:
+                exactness.store(lake, table, kept + now)
+
+
+def without_closed(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed) -> Parsed:
+    """Return the events of records without those of closed rejects.
+
+    After a rollback of the raw table, another record may have the position of a closed one: that one counts.
+    """
+    listed = rejects.listed_of(lake, spec.raw, str(spec.source_table), "closed")
+    if listed is None:
+        return parsed
+    same = records.select("position", F.col("record").alias("text"))
+    closed = listed.join(same, "position").where("record = text")
+    events = F.broadcast(closed.select(F.col("position").alias(POSITION), F.col("event_index").alias(INDEX)))
+
+    def without(rows: DataFrame) -> DataFrame:
+        return rows.join(events, [POSITION, INDEX], "left_anti").select(*rows.columns)
+
+    complete, refused = parsed.read_completely, parsed.refused
+    return replace(
+        parsed,
+        rows=without(parsed.rows) if parsed.rows is not None else None,
+        refused=refused.join(F.broadcast(closed.select("position")), "position", "left_anti") if refused else None,
+        read_completely=(lambda: without(complete())) if complete else None,
+    )
