@@ -48,9 +48,9 @@ test-fast: setup ## Run the tests that start neither Spark nor another program
 	$(PYTEST) -m "not spark and not system and not long" $(ARGS)
 
 # Playwright drives Debian's chromium, and is no dependency of anything else.
-test-ui: setup ## Run the test of Dagster's UI in a browser (needs chromium); pictures go into .cache/ui
-	@test -d .cache/playwright/playwright || $(BIN)/uv pip install -q --target .cache/playwright playwright==1.65.2
-	PYTHONPATH=.cache/playwright $(PYTEST) -n 0 -m "ui" -o faulthandler_timeout=7200 $(ARGS)
+test-ui: setup ## Run the test of Dagster's UI in a browser (needs chromium); pictures go into build/ui
+	@test -d build/playwright/playwright || $(BIN)/uv pip install -q --target build/playwright playwright==1.65.2
+	PYTHONPATH=build/playwright $(PYTEST) -n 0 -m "ui" -o faulthandler_timeout=7200 $(ARGS)
 
 test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB and a Spark cluster
 	VARIANTS=$(VARIANTS) $(PYTEST) -m "servers and not ui" -o faulthandler_timeout=7200 $(ARGS)

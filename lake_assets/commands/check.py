@@ -50,6 +50,7 @@ def _is_right(file: Path, lake: Lake) -> bool:
     rejected, unasked = rejected_by_spark(loaded, lake)
     mistakes = list(dict.fromkeys([*result.mistakes, *rejected]))
     print_mistakes(mistakes)
+    print_mistakes(f"warning: {message}" for message in result.warnings)
     for message in [*result.open, *unasked]:
         console.print(f"not checked yet: {message}", markup=False, soft_wrap=True)
     if mistakes:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ui, pytest.mark.servers, pytest.mark.system, pytest.ma
 
 SECONDS = 900.0
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
-PICTURES = REPOSITORY / ".cache" / "ui"
+PICTURES = REPOSITORY / "build" / "ui"
 ORDERS_A_DAY = "/assets/agg/orders_a_day"
 
 
@@ -60,7 +60,7 @@ def test_a_data_engineer_sees_what_happened_to_the_data(tmp_path: Path) -> None:
 
 
 def turn_on(at: Browser) -> None:
-    at.open("/locations/lake_assets/sensors/shop_capture_sensor", "Reset sensor status", "Compares the watermark")
+    at.open("/locations/lake_assets/sensors/shop_capture_sensor", "Compares the watermark")
     switch = at.page.locator("input[type=checkbox]").first
     assert not switch.is_checked()
     switch.locator("xpath=..").click()
