@@ -32,7 +32,8 @@ LINE, PAUSE = 0.09, 3.2
 # The micro-batches that are shown.
 SHOWN = ("cp1_seed", "cp2_ordinary", "cp4_drop_rename", "cp6_end")
 PROMPT = "$ make demo"
-COLOURS = {"green": "#7ee787", "red": "#ff7b72", "yellow": "#e3b341"}
+# Of a terminal: by the number of the colour.
+COLOURS = {1: "#ff7b72", 2: "#7ee787", 3: "#e3b341", 10: "#3fb950"}
 PLAIN, DIM, BACKGROUND, BAR = "#e6edf3", "#8b949e", "#0d1117", "#161b22"
 FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 
@@ -135,8 +136,10 @@ def _style(style: str | Style) -> Style:
 
 
 def _attributes(style: Style) -> str:
-    colour = COLOURS.get(style.color.name if style.color else "", DIM if style.dim else "")
-    return (f' style="fill:{colour}"' if colour else "") + (' font-weight="bold"' if style.bold else "")
+    number = style.color.number if style.color else None
+    colour = COLOURS.get(number) if number is not None else DIM if style.dim else None
+    rules = [f"fill:{colour}" if colour else "", "font-weight:bold" if style.bold else ""]
+    return f' style="{";".join(filter(None, rules))}"' if any(rules) else ""
 
 
 if __name__ == "__main__":

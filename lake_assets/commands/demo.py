@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -94,17 +95,21 @@ def _checkpoint(
 
 
 def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Table:
-    headers = ("table", "captured", "rows", "how", "s", "Postgres")
-    table = listing(*headers, right=["s"], fixed=["table", "rows", "s", "Postgres"])
+    """Return one line per table; how long each took is not shown, since they are absorbed side by side."""
+    table = listing("table", "captured", "rows", "how", "Postgres", fixed=["table", "rows", "Postgres"])
     printed = outcome_table(outcomes)
     cells = list(zip(*(list(c.cells) for c in printed.columns), strict=True))
-    for outcome, (name, captured, changed, _, how, seconds) in zip(outcomes, cells, strict=True):
+    for outcome, (name, captured, changed, _, how, _) in zip(outcomes, cells, strict=True):
         comparison = comparisons.get(outcome.table)
         verdict = ""
         if comparison is not None:
             verdict = f"[green]= {comparison.rows} rows[/]" if comparison.equal else "[bold red]differs[/]"
-        table.add_row(name, _one_line(captured), changed, _one_line(how), seconds, verdict)
+        table.add_row(name, _one_line(_LAYER.sub("", str(captured))), changed, _one_line(how), verdict)
     return table
+
+
+# Of the tables that were captured: a table reads those of the layer before.
+_LAYER = re.compile(r"\b(raw|staging|final)\.(?=\w+: )")
 
 
 def _one_line(cell: Any) -> Text:
