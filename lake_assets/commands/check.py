@@ -29,7 +29,7 @@ _NO_LAKE = "sqlite:///:memory:"
 def check(
     pipeline: PipelineArgument = None,
 ) -> None:
-    """Check the settings, models and audits of pipelines against the lake's tables, and list all mistakes.
+    """Check the settings, models and audits of pipelines against the lake's tables, and list all mistakes and warnings.
 
     Reads metadata only. Spark is started to ask its parser about the SQL of the models.
     """
