@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
-from sqlglot import TokenType, exp
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
