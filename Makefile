@@ -19,7 +19,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-ui test-servers test-long test-versions lint _types _sizes format map reference docs docs-serve bench lock clean
+.PHONY: help setup install demo demo-picture ui spark-server test test-fast test-ui test-servers test-long test-versions lint _types _sizes format map reference docs docs-serve bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ install: ## Install the Python packages only (enough for lint and format)
 
 demo: setup ## Run the shipped pipelines end to end on a small data set
 	$(BIN)/lake-assets demo
+
+demo-picture: setup ## Run the demo, and write the README's animated picture of it: docs/images/demo.svg
+	$(BIN)/python scripts/demo_picture.py
 
 ui: setup ## Start Dagster at http://127.0.0.1:3000 (other port: make ui PORT=3001)
 	@$(BIN)/python scripts/check_port.py "$(PORT)" "end what listens there, or choose another port: make ui PORT=3001"
@@ -48,9 +51,9 @@ test-fast: setup ## Run the tests that start neither Spark nor another program
 	$(PYTEST) -m "not spark and not system and not long" $(ARGS)
 
 # Playwright drives Debian's chromium, and is no dependency of anything else.
-test-ui: setup ## Run the test of Dagster's UI in a browser (needs chromium); pictures go into .cache/ui
-	@test -d .cache/playwright/playwright || $(BIN)/uv pip install -q --target .cache/playwright playwright==1.65.2
-	PYTHONPATH=.cache/playwright $(PYTEST) -n 0 -m "ui" -o faulthandler_timeout=7200 $(ARGS)
+test-ui: setup ## Run the test of Dagster's UI in a browser (needs chromium); pictures go into build/ui
+	@test -d build/playwright/playwright || $(BIN)/uv pip install -q --target build/playwright playwright==1.65.2
+	PYTHONPATH=build/playwright $(PYTEST) -n 0 -m "ui" -o faulthandler_timeout=7200 $(ARGS)
 
 test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB and a Spark cluster
 	VARIANTS=$(VARIANTS) $(PYTEST) -m "servers and not ui" -o faulthandler_timeout=7200 $(ARGS)

@@ -53,10 +53,6 @@ NOT_EXECUTED: dict[str | tuple[str, str], str] = {
         "mv /data/lake /big/lake",
     ): "as in tests/lake/test_moved_lake.py, with folders of the test",
     ("docs/how-to/containers.md", "FROM python:3.11-slim"): UNTESTED,
-    (
-        "README.md",
-        "cp2_ordinary: inserts, updates, deletes; keys changed, swapped, deleted and inserted again; interleaved transactions",
-    ): OUTPUT,
     ("docs/clusters.md", "sbin/start-connect-server.sh \\"): ELSEWHERE,
     ("docs/clusters.md", "export HADOOP_CONF_DIR=/etc/hadoop/conf"): ELSEWHERE,
     ("docs/dagster.md", '@dg.asset(deps=[dg.AssetKey(["final", "users"])], required_resource_keys={"pyspark"})'): PART,

@@ -29,7 +29,7 @@ _NO_LAKE = "sqlite:///:memory:"
 def check(
     pipeline: PipelineArgument = None,
 ) -> None:
-    """Check the settings, models and audits of pipelines against the lake's tables, and list all mistakes.
+    """Check the settings, models and audits of pipelines against the lake's tables, and list all mistakes and warnings.
 
     Reads metadata only. Spark is started to ask its parser about the SQL of the models.
     """
@@ -50,6 +50,7 @@ def _is_right(file: Path, lake: Lake) -> bool:
     rejected, unasked = rejected_by_spark(loaded, lake)
     mistakes = list(dict.fromkeys([*result.mistakes, *rejected]))
     print_mistakes(mistakes)
+    print_mistakes(f"warning: {message}" for message in result.warnings)
     for message in [*result.open, *unasked]:
         console.print(f"not checked yet: {message}", markup=False, soft_wrap=True)
     if mistakes:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.rule import Rule
 from rich.table import Table
+from rich.text import Text
 
 from lake_assets.commands.printing import absorbed, console, listing, outcome_table
 from lake_assets.errors import InputError
@@ -93,17 +95,28 @@ def _checkpoint(
 
 
 def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Table:
-    headers = ("table", "captured", "rows", "how", "s", "Postgres")
-    table = listing(*headers, right=["s"], fixed=["table", "rows", "Postgres"])
+    """Return one line per table; how long each took is not shown, since they are absorbed side by side."""
+    table = listing("table", "captured", "rows", "how", "Postgres", fixed=["table", "rows", "Postgres"])
     printed = outcome_table(outcomes)
     cells = list(zip(*(list(c.cells) for c in printed.columns), strict=True))
-    for outcome, (name, captured, changed, _, how, seconds) in zip(outcomes, cells, strict=True):
+    for outcome, (name, captured, changed, _, how, _) in zip(outcomes, cells, strict=True):
         comparison = comparisons.get(outcome.table)
         verdict = ""
         if comparison is not None:
             verdict = f"[green]= {comparison.rows} rows[/]" if comparison.equal else "[bold red]differs[/]"
-        table.add_row(name, captured, changed, how, seconds, verdict)
+        table.add_row(name, _one_line(_LAYER.sub("", str(captured))), changed, _one_line(how), verdict)
     return table
+
+
+# Of the tables that were captured: a table reads those of the layer before.
+_LAYER = re.compile(r"\b(raw|staging|final)\.(?=\w+: )")
+
+
+def _one_line(cell: Any) -> Text:
+    """Return a cell that is shortened where the terminal is narrow: the demo has one line per table."""
+    line = Text.from_markup(str(cell).replace("\n", "; "), overflow="ellipsis")
+    line.no_wrap = True
+    return line
 
 
 def _population(lake: Lake, steps: Sequence[population.Step], times: list[tuple[str, float]]) -> bool:

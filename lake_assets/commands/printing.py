@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -185,4 +186,14 @@ def absorbed(outcome: Outcome) -> str:
 def _window(window: Absorbed) -> str:
     source = window.source.rsplit("/", 1)[-1]
     files = f"{source}: {window.files} file{'s' if window.files != 1 else ''}, {size(window.bytes)}"
-    return ", ".join([files, *(f"{k} {v}" for k, v in list(window.ranges.items())[:1])])
+    return ", ".join([files, *(f"{k} {_short(v)}" for k, v in list(window.ranges.items())[:1])])
+
+
+_FRACTION = re.compile(r"(?<=[ T]\d\d:\d\d:\d\d)\.\d+")
+_SAME_DAY = re.compile(r"(\d{4}-\d\d-\d\d) ([\d:]+)(\S*?)\.\.\1 ([\d:]+)\3")
+
+
+def _short(ends: str) -> str:
+    """Shorten a range of times, to fit into a line: `2026-11-30 01:19:07..01:19:09+00:00`; other ranges stay."""
+    without_fractions = _FRACTION.sub("", ends)
+    return _SAME_DAY.sub(lambda m: f"{m[1]} {m[2]}{'' if m[2] == m[4] else f'..{m[4]}'}{m[3]}", without_fractions)

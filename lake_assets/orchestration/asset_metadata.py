@@ -23,11 +23,11 @@ from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),
-    # As text: a snapshot id has more digits than a JavaScript number.
-    dg.TableColumn("start", description="snapshot absorbed before; empty if none"),
-    dg.TableColumn("end", description="snapshot absorbed by this step"),
     dg.TableColumn("files", "int"),
     dg.TableColumn("bytes", "int"),
+    # As text: a snapshot id has more digits than a JavaScript number. Last, because the page may cut them off.
+    dg.TableColumn("start", description="snapshot absorbed before; empty if none"),
+    dg.TableColumn("end", description="snapshot absorbed by this step"),
 ]
 _RANGE_COLUMNS = [
     dg.TableColumn("source"),
@@ -54,13 +54,17 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
 
 
 def _counted(outcome: Outcome) -> dict[str, Any]:
-    """Return what is known of each step, whoever has executed it."""
+    """Return what is known of each step, whoever has executed it; first what people look for."""
     metadata: dict[str, Any] = {
-        "files_captured": sum(w.files for w in outcome.windows),
-        "bytes_captured": sum(w.bytes for w in outcome.windows),
         "rows_inserted": outcome.inserted,
         "rows_updated": outcome.updated,
         "rows_deleted": outcome.deleted,
+    }
+    if outcome.strategy:
+        metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
+    metadata |= {
+        "files_captured": sum(w.files for w in outcome.windows),
+        "bytes_captured": sum(w.bytes for w in outcome.windows),
         "seconds": round(outcome.seconds, 3),
         "core_seconds": round(outcome.cpu_seconds, 3),
         "files_read": outcome.files_read,
@@ -70,8 +74,6 @@ def _counted(outcome: Outcome) -> dict[str, Any]:
     }
     if outcome.lag_seconds is not None:
         metadata["lag_seconds"] = round(outcome.lag_seconds, 1)
-    if outcome.strategy:
-        metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
     if outcome.windows:
         records = [dg.TableRecord(_window(w)) for w in outcome.windows]
         metadata["windows"] = dg.MetadataValue.table(records, schema=dg.TableSchema(_WINDOW_COLUMNS))
@@ -116,11 +118,13 @@ def by_partition(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 def _window(window: Absorbed) -> dict[str, str | int]:
     start, end = ("" if s is None else str(s) for s in (window.start, window.end))
-    return {"source": window.source, "start": start, "end": end, "files": window.files, "bytes": window.bytes}
+    return {"source": window.source, "files": window.files, "bytes": window.bytes, "start": start, "end": end}
 
 
 def _ranges(window: Absorbed) -> list[dg.TableRecord]:
-    named = list(window.ranges.items())[: thresholds.SHOWN_RANGES]
+    # The columns of the package's own tell people little, and are wide.
+    own = {name: text for name, text in window.ranges.items() if not name.startswith("_")}
+    named = list((own or window.ranges).items())[: thresholds.SHOWN_RANGES]
     source = TableId.parse(window.source) if named else None
     return [
         dg.TableRecord({"source": window.source, "column": name, "range": shown(source, name, text)})

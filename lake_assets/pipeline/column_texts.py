@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.column_spelling import spelled
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.column_sources import copied_columns
 from lake_assets.pipeline.config.external_tables import ExternalTable
@@ -54,6 +55,8 @@ def _texts(
         texts |= _texts(lake, spec.staging, declared, external, known)
     if loaded is not None:
         texts |= {f.name: f.doc for f in loaded.schema().fields if f.doc}
-    texts |= spec.shown.column_descriptions if spec else external.get(table, {})
+    names = [f.name for f in loaded.schema().fields] if loaded is not None else []
+    own = spec.shown.column_descriptions if spec else external.get(table, {})
+    texts |= {spelled(name, names): text for name, text in own.items()}
     known[table] = texts
     return texts

@@ -26,11 +26,12 @@ from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import annotated, check_outputs, output_columns, parse, plan
-from lake_assets.models.sql.sql_errors import column_problems, located, model_error
+from lake_assets.models.sql.sql_errors import column_problems, located, model_error, quoted_columns
 from lake_assets.pipeline.audit_checks import audit_problems
 from lake_assets.pipeline.config.job_settings import full_at, read_full
+from lake_assets.pipeline.named_columns import misnamed_columns
 from lake_assets.pipeline.pipeline import Pipeline
-from lake_assets.pipeline.sensitive_checks import sensitive_mistakes
+from lake_assets.pipeline.sensitive_checks import partitions_by_sensitive
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.audits.audit_evaluation import NO_KEY
 from lake_assets.tables.audits.audit_kinds import Unique
@@ -47,11 +48,13 @@ class CheckResult:
         mistakes: the mistakes found.
         open: checks that are not possible yet, with reasons.
         columns: by SQL model, the names of its columns, as far as metadata tell.
+        warnings: what is probably not meant, each with file and line.
     """
 
     mistakes: tuple[str, ...]
     open: tuple[str, ...] = ()
     columns: Mapping[TableId, tuple[str, ...]] = field(default_factory=dict[TableId, tuple[str, ...]])
+    warnings: tuple[str, ...] = ()
 
 
 def check(pipeline: Pipeline, lake: LakeBase) -> CheckResult:
@@ -70,10 +73,11 @@ def check(pipeline: Pipeline, lake: LakeBase) -> CheckResult:
     problems += checks.of_finals()
     problems += checks.of_partitions()
     problems += checks.of_audits()
-    problems += checks.of_sensitive()
+    problems += checks.of_shown()
     # Each model of a circle has the same one.
     columns = {table: tuple(types) for table, types in checks.outputs.items()}
-    return CheckResult(tuple(dict.fromkeys(problems)), (*checks.unknown_sources, *checks.unknown_tables()), columns)
+    unknown = (*checks.unknown_sources, *checks.unknown_tables())
+    return CheckResult(tuple(dict.fromkeys(problems)), unknown, columns, tuple(checks.warnings))
 
 
 class _Checks:
@@ -82,6 +86,7 @@ class _Checks:
     Attributes:
         outputs: by model, the types of its columns, each empty if unknown.
         unknown_sources: models that cannot be checked yet, with reasons.
+        warnings: texts in the SQL of models that were probably meant as columns.
     """
 
     def __init__(self, pipeline: Pipeline, lake: LakeBase) -> None:
@@ -92,6 +97,7 @@ class _Checks:
         self.outputs: dict[TableId, dict[str, str]] = {}
         self._model_keys: dict[TableId, tuple[str, ...]] = {}
         self.unknown_sources: list[str] = []
+        self.warnings: list[str] = []
 
     def _at(self, table: TableId, setting: str) -> str:
         """Return `FILE, line N: ` of a setting of a table."""
@@ -130,6 +136,8 @@ class _Checks:
                 continue
             known = {s: self._model_columns(s) or self._existing(s) for s in spec.sources}
             schemas = {s: columns for s, columns in known.items() if columns}
+            if quoted := quoted_columns(spec.sql, schemas):
+                self.warnings += str(located(model_error(str(spec.table), quoted), spec.origin)).splitlines()
             if missing := [str(t) for t in spec.sources if t not in schemas]:
                 self.unknown_sources.append(f"columns of {spec.table}: {_missing(missing)}")
             try:
@@ -304,10 +312,13 @@ class _Checks:
                 table = self.lake.find(spec.table)
                 return key_in(table) if table is not None else None
 
-    def of_sensitive(self) -> list[str]:
-        """Return mistakes in `sensitive` and `not_sensitive`."""
+    def of_shown(self) -> list[str]:
+        """Return mistakes in `sensitive`, `not_sensitive` and `column_descriptions`."""
         known = {s.table: self._known_columns(s) for s in self.specs}
-        return [*sensitive_mistakes(self.lake, self._declared, self.specs, self._places, known)]
+        return [
+            *misnamed_columns(self.lake, self._declared, self.specs, self._places, known),
+            *partitions_by_sensitive(self.lake, self._declared, self.specs, self._places),
+        ]
 
     def _known_columns(self, spec: Spec) -> Mapping[str, str] | None:
         """Return the columns that a table has, or will have; None: unknown."""

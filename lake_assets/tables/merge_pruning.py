@@ -86,7 +86,7 @@ def prune(
         keys = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_encoded(codecs, key[0]))).collect()]
         literals = _literals({f"k{i}": v for i, v in enumerate(keys)}, codecs[key[0]], types[key[0]], values)
         parts.append(f"t.{quote(key[0])} IN ({', '.join(literals)})")
-        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal")
+        return Pruning(" AND ".join(parts), values, f"{row['n']} key{'' if row['n'] == 1 else 's'}, each a literal")
     if (
         rows < thresholds.HASHES_TARGET_ROWS
         or row["n"] > thresholds.HASHES_KEYS

@@ -231,3 +231,58 @@ def test_wrong_sql_is_named_with_its_word(sql: str, line: int, text: str) -> Non
     assert caught.value.line == line
     assert text in caught.value.text
     assert "class" not in caught.value.text
+
+
+def test_descriptions_of_columns_that_no_table_has_are_mistakes(tmp_path: Path, plain_lake: Lake) -> None:
+    create(plain_lake, "staging.users", id=ID, name=TEXT, mail=TEXT)
+    create(plain_lake, "final.users", id=ID, name=TEXT, mail=TEXT)
+    create(plain_lake, "crm.regions", city=TEXT)
+    file = write(
+        tmp_path,
+        "  name: p\n"  # 3
+        "  external_tables:\n"
+        "    - table: crm.regions\n"
+        "      column_descriptions: {town: a place}\n"  # 6
+        "    - {table: crm.other, column_descriptions: {unknown: before it exists}}\n"
+        "  streams:\n"
+        "    - name: s\n"
+        "      tables:\n"
+        "        - table: public.users\n"
+        "          key: id\n"
+        "          column_descriptions:\n"
+        "            ID: another spelling\n"
+        "            nmae: who it is\n"  # 15
+        "        - {table: public.later, column_descriptions: {unknown: before the first run}}\n"
+        "  models:\n"
+        "    - {name: agg.a, sql: SELECT id AS n FROM final.users, column_descriptions: {n: one, id: none}}\n",
+    )
+    assert mistakes(file, plain_lake) == [
+        "defs.yaml, line 15: staging.users, final.users: `column_descriptions` names nmae (did you mean name?), and the "
+        "columns are id, mail, name",
+        "defs.yaml, line 18: agg.a: `column_descriptions` names id, and the columns are n",
+        "defs.yaml, line 6: crm.regions: `column_descriptions` names town, and the columns are city",
+    ]
+
+
+def test_columns_in_double_quotes_are_warned_of(
+    tmp_path: Path, plain_lake: Lake, call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: plain_lake))
+    create(plain_lake, "final.users", id=ID, name=TEXT)
+    file = write(
+        tmp_path,
+        "  name: p\n"
+        "  models:\n"
+        "    - name: agg.a\n"
+        "      sql: |\n"
+        "        SELECT id,\n"
+        '          upper("Name") AS n, \'name\' AS t, `name` -- "name"\n'  # 8
+        '        FROM final.users WHERE name <> "nobody"\n',
+    )
+    done = call("check", file)
+    text = (
+        "\"Name\" is a text in Spark's SQL, not column name of final.users: write `name` for the column, 'Name' for the"
+    )
+    assert done.code == 0, done.out
+    assert done.out.splitlines()[0] == f"warning: {file}, line 8: model agg.a: {text} text"
+    assert done.out.count("warning") == 1

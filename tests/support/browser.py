@@ -39,12 +39,24 @@ class Browser:
         """All text of the page."""
         return self.page.inner_text("body")
 
-    def picture(self, name: str) -> None:
-        """Take pictures, `NAME.png` light and `NAME-dark.png`."""
+    def size(self, width: int, height: int) -> None:
+        """Make the window so large; a graph shows more of its nodes in a larger one."""
+        self.page.set_viewport_size({"width": width, "height": height})
+
+    def picture(self, name: str, *, beside: int = 0, below: int = 0, right: int = 0) -> None:
+        """Take pictures, `NAME.png` light and `NAME-dark.png`.
+
+        Args:
+            beside, below, right: pixels at the left, the top and the right of the window that are left out.
+        """
+        window = self.page.viewport_size
+        clip = {
+            "x": beside, "y": below, "width": window["width"] - beside - right, "height": window["height"] - below
+        }  # fmt: skip
         for scheme, ending in (("light", ""), ("dark", "-dark")):
             self.page.emulate_media(color_scheme=scheme)
             self.page.wait_for_timeout(SETTLED)
-            self.page.screenshot(path=str(self.pictures / f"{name}{ending}.png"))
+            self.page.screenshot(path=str(self.pictures / f"{name}{ending}.png"), clip=clip)
         self.page.emulate_media(color_scheme="light")
 
 
@@ -57,9 +69,12 @@ def browser(port: int, pictures: Path) -> Generator[Browser]:
     pictures.mkdir(parents=True, exist_ok=True)
     with playwright.sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = started.new_context(viewport={"width": 1280, "height": 800}).new_page()
+        page.set_default_timeout(PATIENCE)
         try:
-            page = started.new_context(viewport={"width": 1280, "height": 800}).new_page()
-            page.set_default_timeout(PATIENCE)
             yield Browser(page, f"http://127.0.0.1:{port}", pictures)
+        except BaseException:
+            page.screenshot(path=str(pictures / "failed.png"))
+            raise
         finally:
             started.close()

@@ -60,11 +60,15 @@ class Dagster:
 
     def is_up(self) -> bool:
         try:
-            reply = self.ask("{workspaceOrError{... on Workspace{locationEntries{loadStatus}}}}")
+            reply = self.ask(
+                "{workspaceOrError{... on Workspace{locationEntries{loadStatus locationOrLoadError{__typename}}}}}"
+            )
         except (urllib.error.URLError, OSError):
             return False
         entries = reply["workspaceOrError"]["locationEntries"]
-        return bool(entries) and all(e["loadStatus"] == "LOADED" for e in entries)
+        # The web server may ask a code server before that listens; it asks again.
+        loaded = [e for e in entries if (e["locationOrLoadError"] or {}).get("__typename") == "RepositoryLocation"]
+        return bool(entries) and len(loaded) == len(entries)
 
 
 def wait_for(what: str, done: Callable[[], Any], seconds: float, log: Path) -> Any:

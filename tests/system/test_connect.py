@@ -172,7 +172,7 @@ def test_audits_hold_a_batch_back_until_it_is_corrected_over_spark_connect(remot
     assert land((USERS, "c", {"id": 3, "name": "3"}), *((NOTES, "c", row) for row in wrong)) == 1
     assert "AuditFailedError: final.notes: 4 of 6 audits do not pass" in (output := log.read_text()), output
     for audit in ("not_null_text", "accepted_values_stars", "relationships_user_id", "short"):
-        assert f"\n- {audit}: 1 rows" in output, output
+        assert f"\n- {audit}: 1 row" in output, output
     table = lake.table("final.notes")
     assert (table.metadata.current_snapshot_id, rows(lake, "final.notes")) == (published, good)
     assert rows(lake, "agg.stars") == [(1, 5)]

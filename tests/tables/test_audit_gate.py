@@ -126,7 +126,7 @@ def test_what_does_not_pass_is_not_published_until_the_source_is_corrected(lake:
 
     error = failed(world.deliver(world.event("c", 3, None), world.event("c", 4, "c")))
     assert world.state() == before
-    for text in (world.name, "not_null_city: 1 rows", "city=NULL", "1 of 1 audits"):
+    for text in (world.name, "not_null_city: 1 row", "city=NULL", "1 of 1 audits"):
         assert text in str(error), str(error)
     assert f"{world.name}.branch_{FAILED_BRANCH}" in str(error)
     held_back = rows_of(lake.spark().sql(f"SELECT city FROM {world.name}.branch_{FAILED_BRANCH}"))
@@ -174,7 +174,7 @@ def test_a_table_that_is_made_again_is_audited_before_it_is(lake: Lake, kind: st
     again: dict[str, Any] = {"deletes": "soft"} if kind == "scd1" else {"sql": MODELS["keys"] + " HAVING max(id) > 0"}
     world.declare({"accepted_values": {"city": ["a"]}}, **again)
     world.land(world.event("u", 2, "b"))
-    assert "accepted_values_city: 1 rows (all rows)" in str(failed(world.run()))
+    assert "accepted_values_city: 1 row (all rows)" in str(failed(world.run()))
     assert world.state() == before
     world.declare({"accepted_values": {"city": ["a", "b"]}}, **again)
     done = world.run()
@@ -214,7 +214,7 @@ def test_a_batch_is_audited_by_what_it_wrote_as_long_as_nobody_else_wrote(lake: 
     # Rows of another writer were not audited.
     lake.spark().sql(f"UPDATE lake.{world.name} SET city = NULL WHERE id = 1")
     error = failed(world.deliver(world.event("c", 5, "e")))
-    assert "not_null_city: 1 rows (all rows)" in str(error)
+    assert "not_null_city: 1 row (all rows)" in str(error)
     lake.spark().sql(f"UPDATE lake.{world.name} SET city = 'a' WHERE id = 1")
     assert checked(world.run()) == ["all rows"] * 2
 
@@ -351,7 +351,7 @@ def test_what_an_audit_looks_at_comes_first(lake: Lake) -> None:
     assert world.deliver(world.event("c", 1, "a"), world.city("a")).status == "absorbed"
     before = world.state()
     error = failed(world.deliver(world.event("c", 2, "b")))
-    assert "relationships_city: 1 rows (all rows): id=2, city=b" in str(error)
+    assert "relationships_city: 1 row (all rows): id=2, city=b" in str(error)
     assert world.state() == before
     assert world.deliver(world.city("b")).status == "absorbed"
 
@@ -438,7 +438,7 @@ def test_what_another_writer_commits_meanwhile_is_audited_as_well(
 
     points.hook = meanwhile
     # The step loses the race; repeated, the batch passes, and the rows of the other writer do not.
-    with pytest.raises(AuditFailedError, match=r"not_null_city: 1 rows \(all rows\)"):
+    with pytest.raises(AuditFailedError, match=r"not_null_city: 1 row \(all rows\)"):
         absorb(lake, spec)
     assert (None,) in {r[1:] if kind == "scd1" else r[:1] for r in world.rows()}
     lake.spark().sql(f"UPDATE {world.name} SET city = 'a' WHERE city IS NULL")

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlglot import exp
+import sqlglot
+from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
+from lake_assets.lake.column_spelling import caseless
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT
 
@@ -84,6 +86,22 @@ def column_problems(query: exp.Query, schemas: Mapping[TableId, Iterable[str]]) 
     except SqlglotError as e:
         return [(_line_in(query, str(e)), str(e).splitlines()[0])]
     return sorted(problems, key=lambda p: (p[0] or 0, p[1]))
+
+
+def quoted_columns(sql: str, schemas: Mapping[TableId, Iterable[str]]) -> list[tuple[int, str]]:
+    """Return a warning for each text in double quotes that is also the name of a column, with its line.
+
+    Other dialects quote names so; in Spark's, it is a text, and the query is valid with another meaning.
+    """
+    holders = {caseless(c): (c, table) for table, columns in schemas.items() for c in columns}
+    texts = [t for t in sqlglot.tokenize(sql, dialect=DIALECT) if t.token_type == TokenType.STRING]
+    return [
+        (t.line, f'"{t.text}" is a text in Spark\'s SQL, not column {column} of {table}: write `{column}` for the '
+         f"column, '{t.text}' for the text")
+        for t in texts
+        if sql[t.start] == '"' and caseless(t.text) in holders
+        for column, table in [holders[caseless(t.text)]]
+    ]  # fmt: skip
 
 
 def _line_in(query: exp.Query, message: str) -> int | None:

@@ -64,7 +64,7 @@ class Finding:
         if self.error:
             return f"{self.audit}: cannot be evaluated: {self.error}"
         rows = "; ".join(_row_text(row) for row in self.rows)
-        return f"{self.audit}: {self.failing:,} rows ({self.checked}): {rows}"
+        return f"{self.audit}: {self.failing:,} row{'' if self.failing == 1 else 's'} ({self.checked}): {rows}"
 
 
 def _row_text(row: Mapping[str, str | None]) -> str:

@@ -112,7 +112,7 @@ class BranchWriter:
                 merge = find(lake.spark(), self.commit.existing, self.types, rows, on, plain, at_most)
             if not isinstance(merge, Refused):
                 self._by_position(merge, check, properties)
-                return f"{merge.searched:,} keys, found by position"
+                return f"{merge.searched:,} key{'' if merge.searched == 1 else 's'}, found by position"
             log.debug("%s: MERGE by Spark: %s", self.commit.table, merge.reason)
         pruning = prune()
         condition = on.sql if isinstance(on, Match) else on

@@ -1,0 +1,31 @@
+"""One line per table, for people: what was captured is short enough to be read."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from lake_assets.commands.printing import outcome_table
+from lake_assets.tables.outcome import Absorbed, Outcome
+
+DAY = "2026-11-30 "
+
+
+@pytest.mark.parametrize(
+    ("ends", "printed"),
+    [
+        (f"{DAY}01:19:07.838303+00:00..{DAY}01:19:09.1+00:00", f"{DAY}01:19:07..01:19:09+00:00"),
+        (f"{DAY}01:19:07.1..{DAY}01:19:07.9, null", f"{DAY}01:19:07, null"),
+        (f"2026-11-29 01:19:07.1..{DAY}01:19:07", f"2026-11-29 01:19:07..{DAY}01:19:07"),
+        (f"{DAY}01:19:07+00:00..{DAY}01:19:09+01:00", f"{DAY}01:19:07+00:00..{DAY}01:19:09+01:00"),
+        (">= 2026-11-30 01:19:07.123456, <= x:10:10:10.5", ">= 2026-11-30 01:19:07, <= x:10:10:10.5"),
+        ("1.50..2.75", "1.50..2.75"),
+    ],
+)
+def test_ranges_of_times_are_shortened_and_others_are_not(ends: str, printed: str) -> None:
+    output = io.StringIO()
+    outcome = Outcome("final.t", "absorbed", (Absorbed("staging.t", 1, 2, 1, 10, {"at": ends}),), inserted=1)
+    Console(file=output, width=200).print(outcome_table([outcome]))
+    assert f"staging.t: 1 file, 10 B, at {printed}  " in output.getvalue()
