@@ -7,8 +7,6 @@
 #   scripts/test_versions.sh lowest highest   one or both of them
 #   PYTHON=3.13 scripts/test_versions.sh      another Python, which must be installed
 #   RUN= scripts/test_versions.sh             without Spark: install, load, private APIs
-#
-# The oldest have dagster-pyspark; the newest do not, since it keeps Dagster back.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -54,9 +52,9 @@ try() {
   say "$resolution: installing"
   "$UV" venv -q --python "$PYTHON" "$env"
   # The lowest versions of what pyproject.toml names; what these need is as new as they allow.
-  local how=(--resolution highest)
-  if [ "$resolution" = lowest ]; then how=(--resolution lowest-direct --extra dagster-pyspark); fi
-  "$UV" pip compile -q --python "$env/bin/python" "${how[@]}" --no-header --no-annotate \
+  local how=highest
+  if [ "$resolution" = lowest ]; then how=lowest-direct; fi
+  "$UV" pip compile -q --python "$env/bin/python" --resolution "$how" --no-header --no-annotate \
     "$ROOT/pyproject.toml" -o "$env/requirements.txt"
   "$UV" pip install -q --python "$env/bin/python" -r "$env/requirements.txt" "pytest>=8.3" "hypothesis>=6.120" \
     "setuptools>=75" duckdb pandas polars

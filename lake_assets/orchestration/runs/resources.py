@@ -13,12 +13,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.lake import LakeConfig
 from lake_assets.lake.spark_session import adopt_session, check_one_kind, check_remote, session_conf
-from lake_assets.orchestration.runs.pyspark_resource import LazyPySparkResource, flat
 from lake_assets.runtime import warm_jvm
 from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.java import find_java
@@ -142,7 +143,7 @@ def _open(config: LakeConfig, overrides: dict[str, Any]) -> "SparkSession":
     check_one_kind(remote)
     if not remote:
         os.environ["JAVA_HOME"] = str(find_java())
-    settings = {**session_conf(config), **flat(overrides)}
+    settings = {**session_conf(config), **overrides}
     try:
         if remote:
             # A new session per thread.
@@ -151,7 +152,7 @@ def _open(config: LakeConfig, overrides: dict[str, Any]) -> "SparkSession":
             session = warm_jvm.session(settings, config.home / "logs" / "spark.log")
         else:
             # A session's catalog does not change after its first use, so a second lake in one process needs a new one.
-            start_jvm(settings)
+            start_jvm(dict(flatten_dict(settings)))
             session = LazyPySparkResource(spark_config=settings).spark_session.newSession()
         adopt_session(session, config, is_own=True)
         return session
