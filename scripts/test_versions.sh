@@ -37,7 +37,6 @@ project() {
   "$env/bin/lake-assets" init tried
   cd tried
   "$env/bin/lake-assets" check
-  "$env/bin/dagster" definitions validate
   "$env/bin/dg" check defs
   [ -n "$RUN" ] || return 0
   "$env/bin/lake-assets" run
