@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -14,11 +16,9 @@ import pytest
 from lake_assets import Lake
 from lake_assets.orchestration import LakeIOManager
 
-try:
-    import polars
-except ModuleNotFoundError:  # `make test-versions` has it
-    FRAMES = []
-else:
+FRAMES: list[Any] = []
+if importlib.util.find_spec("polars"):  # `make test-versions` has it
+    polars = importlib.import_module("polars")
     FRAMES = [polars.DataFrame, polars.LazyFrame]
 
 DAYS = dg.DailyPartitionsDefinition("2024-03-30", timezone="Europe/Berlin", end_date="2024-04-03")
