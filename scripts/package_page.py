@@ -14,8 +14,8 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 _IMAGE = re.compile(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n\n?", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)[^)]*\)")
 _END = """
-The pages that are named here are in the folder `docs` of the source distribution, with what `make demo` and `make ui` need; tests and
-benchmarks are in the repository.
+The pages that are named here are in the folder `docs` of the source distribution, with what `make demo` and `make ui`
+need; tests and benchmarks are in the repository.
 """
 
 
