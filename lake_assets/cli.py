@@ -10,7 +10,6 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer._click.exceptions import MissingParameter
 from typer.core import TyperGroup
 
 from lake_assets.errors import LakeError
@@ -25,8 +24,8 @@ class _Commands(TyperGroup):
         """See `click.Group`."""
         try:
             return super().invoke(ctx)
-        except MissingParameter as e:
-            if e.param is not None and e.param.metavar == "ID":
+        except typer.BadParameter as e:
+            if not e.message and e.param is not None and e.param.metavar == "ID":  # it is missing
                 e.message = "`lake-assets backfills` lists the ids"
             raise
         except KeyboardInterrupt:

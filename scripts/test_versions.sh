@@ -19,14 +19,16 @@ RUN=${RUN-yes}
 
 say() { printf '%s\n' "versions: $*" >&2; }
 
-# The tests of the `_compat` modules, which hold all private APIs, with what they import of `tests`.
+# The tests of the `_compat` modules, which hold all private APIs, and of frames of packages that are no dependency, with
+# what they import of `tests`.
 contracts() {
   local env=$1 folder=$2/contracts
   mkdir -p "$folder"
   cp -R "$ROOT/tests" "$ROOT/pyproject.toml" "$folder"
   # Started elsewhere, so that the wheel is imported and not this folder's package.
   (cd "$folder" && "$env/bin/python" -m pytest -q -p no:cacheprovider -m "not spark and not system" \
-    tests/lake/test_compat.py tests/orchestration/test_dagster_compat.py tests/runtime/test_runtime_compat.py)
+    tests/lake/test_compat.py tests/orchestration/test_dagster_compat.py tests/runtime/test_runtime_compat.py \
+    tests/orchestration/test_lake_io_manager.py)
 }
 
 project() {
@@ -35,7 +37,6 @@ project() {
   "$env/bin/lake-assets" init tried
   cd tried
   "$env/bin/lake-assets" check
-  "$env/bin/dagster" definitions validate
   "$env/bin/dg" check defs
   [ -n "$RUN" ] || return 0
   "$env/bin/lake-assets" run
@@ -55,7 +56,7 @@ try() {
   "$UV" pip compile -q --python "$env/bin/python" --resolution "$how" --no-header --no-annotate \
     "$ROOT/pyproject.toml" -o "$env/requirements.txt"
   "$UV" pip install -q --python "$env/bin/python" -r "$env/requirements.txt" "pytest>=8.3" "hypothesis>=6.120" \
-    "setuptools>=75"
+    "setuptools>=75" duckdb pandas polars
   "$UV" pip install -q --python "$env/bin/python" --no-deps "$WHEEL"
   "$UV" pip list -q --python "$env/bin/python" --format=freeze | grep -iE '^(dagster|dagster-pyspark|pyspark|pyiceberg|pyarrow|sqlglot|typer)==' >&2
   # The environment's own programs come first: jobs and Dagster start others by name.

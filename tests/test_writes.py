@@ -57,3 +57,9 @@ def test_the_rule_finds_what_it_forbids() -> None:
     assert {name for name in ELSEWHERE if list(_writes(PACKAGE / name))} == set(ELSEWHERE)
     assert list(_writes(PACKAGE / "tables/writing/branch_writer.py"))
     assert list(_writes(PACKAGE / "tables/writing/table_ddl.py"))
+
+
+def test_snapshots_are_read_in_one_way() -> None:
+    """Over Spark Connect, frames share the options of a reader: `LakeBase.rows_at` gives each a reader of its own."""
+    found = {m.name for m in PACKAGE.rglob("*.py") if "versionAsOf" in m.read_text(encoding="utf-8")}
+    assert found == {"lake_base.py"}

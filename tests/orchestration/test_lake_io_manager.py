@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -13,6 +15,11 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.orchestration import LakeIOManager
+
+FRAMES: list[Any] = []
+if importlib.util.find_spec("polars"):  # `make test-versions` has it
+    polars = importlib.import_module("polars")
+    FRAMES = [polars.DataFrame, polars.LazyFrame]
 
 DAYS = dg.DailyPartitionsDefinition("2024-03-30", timezone="Europe/Berlin", end_date="2024-04-03")
 ROWS = {
@@ -64,11 +71,11 @@ def load(annotation: Any, partitions: Any = None, by: str = "", *keys: str) -> A
     return found[0]
 
 
-@pytest.mark.parametrize("annotation", [None, pa.Table, pd.DataFrame, duckdb.DuckDBPyRelation])
+@pytest.mark.parametrize("annotation", [None, pa.Table, pd.DataFrame, duckdb.DuckDBPyRelation, *FRAMES])
 def test_the_annotation_says_as_what_a_table_is_given(table: None, annotation: Any) -> None:
     rows = load(annotation)
     assert isinstance(rows, annotation or pa.Table)
-    assert len(rows) == 4
+    assert len(rows.collect() if hasattr(rows, "collect") else rows) == 4
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,26 @@ def test_two_lakes_share_a_process_and_a_server(remote: str, tmp_path: Path) -> 
 
 
 @pytest.mark.long
+def test_an_audit_that_warns_sees_the_batch_over_spark_connect(remote: str, tmp_path: Path) -> None:
+    (pipeline := tmp_path / "defs.yaml").write_text(
+        COUNTED.replace(
+            "[public.notes]",
+            """
+      - table: public.notes
+        audits: [{name: no_stars, sql: "SELECT * FROM {table} WHERE stars < 0", severity: warn}]""",
+        )
+    )
+    lake, log = Lake(LakeConfig(home=tmp_path / "lake")), tmp_path / "run.log"
+    for n, stars in enumerate((1, -1)):
+        write_lines(
+            lake.config.home / "landing" / "events" / f"{n}.jsonl",
+            to_lines([Event(NOTES, "c", (1, 100 + n), {"id": n, "user_id": 1, "text": "x", "stars": stars})]),
+        )
+        assert run_over(remote, lake.config.home, pipeline, log) == 0, log.read_text()
+        assert ("no_stars: 1 row" in log.read_text()) == (stars < 0)
+
+
+@pytest.mark.long
 def test_views_of_changes_are_read_over_spark_connect_by_other_sessions_too(remote: str, tmp_path: Path) -> None:
     log, none = tmp_path / "views.log", tmp_path / "none"
     nothing = {"LAKE_SPARK__REMOTE": remote, "LAKE_HOME": str(tmp_path / "lake"), "JAVA_HOME": str(none)}

@@ -30,7 +30,9 @@ LOCATIONS = ("sales", "stock")
 @pytest.fixture
 def postgres() -> Iterator[str]:
     with database() as uri:
-        yield uri.replace("postgresql+psycopg2", "postgresql")
+        assert uri.startswith("postgresql+psycopg2://")
+        assert "DAGSTER_POSTGRES=postgresql+psycopg2://" in PAGE.read_text("utf-8")
+        yield uri
 
 
 def written(folder: Path) -> None:
@@ -100,7 +102,10 @@ def test_two_locations_follow_a_file_and_their_runs_are_in_postgres(
         "the end of the runs", lambda: all(r["status"] == "SUCCESS" for r in dagster.runs()), SECONDS, dagster.log
     )
     assert ended
-    with contextlib.closing(psycopg2.connect(postgres)) as connection, connection.cursor() as cursor:
+    with (
+        contextlib.closing(psycopg2.connect(postgres.replace("+psycopg2", ""))) as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute("SELECT count(*) FROM runs WHERE status = 'SUCCESS'")
         assert cursor.fetchone() == (len(dagster.runs()),)
         cursor.execute("SELECT count(*) FROM event_logs")
