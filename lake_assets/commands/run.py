@@ -53,7 +53,8 @@ def run(
     lake.catalog  # noqa: B018 (if it cannot be opened, that is one error, not one of each table)
     settle_all(lake)
     loaded = in_order(lake, loaded) if len(loaded) > 1 else loaded
-    ids = sorted({s.table for p in loaded for s in p.specs(lake)})
+    # Tables of one pipeline may read those of another one that the same command is about to make.
+    ids = sorted({s.table for p in loaded for s in p.specs(lake, alone=len(loaded) == 1)})
     tables = [str(t) for t in ids]
     if table and (unknown := sorted({*table} - {*tables})):
         near = nearest_table(unknown[0], ids)

@@ -33,7 +33,7 @@ class TableRow:
     """How a table is kept.
 
     Attributes:
-        state: `good`, `late` or `failing`.
+        state: `good`, `late`, `silent` or `failing`.
         upkeep: kinds of actions that are due; None: unknown.
     """
 
@@ -251,7 +251,9 @@ def _specs(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, Spec]:
 def _state(status: TableStatus) -> str:
     if status.failure or status.error or status.lost or status.source_fails:
         return "failing"
-    return "late" if is_late(status) or status.overlong or status.silent else "good"
+    if is_late(status) or status.overlong:
+        return "late"
+    return "silent" if status.silent else "good"
 
 
 def _running_text(status: TableStatus) -> str:

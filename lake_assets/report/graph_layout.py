@@ -26,7 +26,7 @@ class Node:
     Attributes:
         x, y: its upper left corner.
         note: below its name.
-        state: `good`, `late`, `failing` or `foreign`, a table that no pipeline of the lake fills.
+        state: `good`, `late`, `silent`, `failing` or `foreign`, a table that no pipeline of the lake fills.
     """
 
     name: str
