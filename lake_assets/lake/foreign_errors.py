@@ -195,8 +195,8 @@ def as_named(error: Exception, table: str) -> LakeError | None:
         where, why = path or "a file of a table", f" ({outage[0].strip()[:200]})" if outage else ""
         return StorageUnavailableError(
             f"{table}: {where} cannot be reached{why}. Nothing was published, and the file may be intact: check that "
-            "the storage answers, and that the credentials (`storage` in the lake's configuration, or the environment) may "
-            "read and write there; then run again. `lake-assets doctor` tries it"
+            "the storage answers, and that the credentials (`storage` in the lake's configuration, or the environment) "
+            "may read and write there; then run again. `lake-assets doctor` tries it"
         )
     if path:
         return _broken(table, path)
