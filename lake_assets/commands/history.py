@@ -22,6 +22,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.models.model_spec import is_of_query, spec_of
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.report.amounts import plural
 
 _STYLES = {
     "found": "dim",
@@ -145,7 +146,8 @@ def _show(timeline: RowHistory, *, all_columns: bool, raw: bool) -> None:
     ):
         _line(f"[dim]its events: `{escape(timeline.events_command)}`[/]")
     _line(
-        f"[dim]{timeline.snapshots:,} states compared, {timeline.files:,} data files read; {escape(timeline.begins)}[/]"
+        f"[dim]{plural(timeline.snapshots, 'state')} compared, {plural(timeline.files, 'data file')} read; "
+        f"{escape(timeline.begins)}[/]"
     )
     for note in timeline.notes:
         _line(f"[yellow]note[/]: {escape(note)}")

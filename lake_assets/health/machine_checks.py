@@ -133,7 +133,10 @@ def _writable(home: Path) -> str:
 def _catalog(lake: LakeBase) -> str:
     if not lake.is_there:
         return "SQLite; the first run creates it"
-    return f"{len(lake.namespaces())} namespaces"
+    config = lake.config
+    count = len(lake.namespaces())
+    where = config.hidden(config.catalog.get("uri") or config.catalog.get("type", ""))
+    return f"{where}, named {config.name}; {count} namespace{'' if count == 1 else 's'}"
 
 
 def _warehouse(config: LakeConfig) -> str:
@@ -169,7 +172,11 @@ def _clock(config: LakeConfig, lake: LakeBase) -> str:
         )
     ahead = 0.0
     newest = ""
-    for table in lake.all_tables() if lake.is_there else ():
+    try:
+        tables = tuple(lake.all_tables()) if lake.is_there else ()
+    except LakeError:
+        tables = ()  # the check of the catalog says why
+    for table in tables:
         found = lake.find(table)
         if found is not None and found.metadata.last_updated_ms / 1000 - before > ahead:
             ahead, newest = found.metadata.last_updated_ms / 1000 - before, str(table)
@@ -178,7 +185,7 @@ def _clock(config: LakeConfig, lake: LakeBase) -> str:
             f"{newest} was written {ahead:,.0f} s in the future of this machine's clock: set the clocks of all "
             "machines that write the lake by a time server; the next step of the table resets its times"
         )
-    return "no table is of the future" if lake.is_there else "as that of the file system"
+    return "no table is of the future" if tables else "as that of the file system"
 
 
 def _existing(folder: Path) -> Path:

@@ -28,13 +28,15 @@ def check_place(catalog: Path, name: str, warehouse: Path) -> None:
         at = len(named.parts) - 1 - named.parts[::-1].index(warehouse.name)
         here, former = warehouse.joinpath(*named.parts[at + 1 :]), Path(*named.parts[: at + 1])
         if here.exists() and not (named.exists() and here.samefile(named)):
-            what = "is a copy of" if named.exists() else "was moved from"
+            if named.exists():
+                what, remedy = "is a copy of", f"Use the original, {former.parent}"
+            else:
+                link = f"`ln -s {warehouse.parent} {former.parent}`"
+                what, remedy = "was moved from", f"Move it back, mount it there, or link to it: {link}"
             raise MovedLakeError(
                 f"the lake at {warehouse.parent} {what} {former.parent}: its tables name their files by absolute "
-                f"paths, which are still those below {former}. Nothing was read or written. Use it under its former "
-                "path (move it back, mount it there, or, where nothing else is there: "
-                f"`ln -s {warehouse.parent} {former.parent}`), or let a pipeline build its tables again in an empty "
-                "home"
+                f"paths, which are still those below {former}. Nothing was read or written. {remedy}; or let a "
+                "pipeline build its tables again in an empty home"
             )
 
 

@@ -88,6 +88,7 @@ def test_a_table_of_the_future_is_named(
     plain_lake.ensure_namespace(("raw",))
     plain_lake.catalog.create_table("raw.t", Schema(NestedField(1, "id", LongType())))
     clock = time.time
+    assert machine_checks._catalog(plain_lake).endswith("catalog.db, named lake; 1 namespace")
     assert machine_checks._clock(plain_lake.config, plain_lake) == "no table is of the future"
     monkeypatch.setattr(machine_checks.thresholds, "CLOCK_SECONDS", 10_000.0)
     monkeypatch.setattr(machine_checks.time, "time", lambda: clock() - 3_600)

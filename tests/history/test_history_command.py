@@ -63,7 +63,7 @@ def test_versions_are_printed_with_what_changed(call: Call) -> None:
     assert "all snapshots of the table are kept" in done.out
     assert "name its pipeline with --pipeline" in done.out
     updated = done.out.split("updated")[1]
-    assert "tenant" not in updated.split("data files read")[0]
+    assert "tenant" not in updated.split(" compared, ")[0]
     assert "tenant" in call(
         "history", "shop.people", "--key", "tenant=a", "--key", "id=1", "--all-columns"
     ).out.split("updated")[1]  # fmt: skip

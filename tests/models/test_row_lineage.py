@@ -48,5 +48,8 @@ def test_what_is_not_traced_is_told() -> None:
     assert "other rows of the same partition" in ranked.notes[0]
     filtered = lineage("SELECT city_id, count(*) AS n FROM final.users WHERE name LIKE 'a%' GROUP BY city_id")
     assert "LIKE" in filtered.bound[0].conditions[0]
+    shouted = lineage(f"SELECT upper(u.name) AS y, c.name, count(*) AS n {JOINED} GROUP BY upper(u.name), c.name")
+    assert shouted.notes[0].startswith("y is computed, ")
+    assert shouted.bound
     missing = lineage("SELECT u.id FROM final.users u LEFT ANTI JOIN final.cities c ON c.id = u.city_id", "id")
     assert any("missing" in n for n in missing.notes)

@@ -59,8 +59,12 @@ class RowLineage:
 def row_lineage(tree: Tree, key: Collection[str]) -> RowLineage:
     """Return how the source rows of a row with some values in the columns `key` of the result are found."""
     pins: dict[Scan, dict[str, str]] = {}
+    computed: list[str] = []
     for output in key:
-        for scan, column in _copied(tree.root, tree.outputs[output]):
+        columns = list(_copied(tree.root, tree.outputs[output]))
+        if not columns:
+            computed.append(output)
+        for scan, column in columns:
             pins.setdefault(scan, {}).setdefault(column, output)
     edges = list(_edges(tree.root))
     _pin_by_joins(pins, edges)
@@ -77,7 +81,9 @@ def row_lineage(tree: Tree, key: Collection[str]) -> RowLineage:
                 if order.index(one) > order.index(known):
                     joins.setdefault(one, []).append((column, known, of))
     bound = (BoundScan(s, pins.get(s, {}), tuple(joins.get(s, ())), tuple(conditions.get(s, ()))) for s in order)
-    return RowLineage(tuple(bound), tuple(s for s in every if s not in order), tuple(dict.fromkeys(_notes(tree.root))))
+    notes = [f"{c} is computed, so source rows with any value of it are listed" for c in computed]
+    notes.extend(_notes(tree.root))
+    return RowLineage(tuple(bound), tuple(s for s in every if s not in order), tuple(dict.fromkeys(notes)))
 
 
 _Column = tuple[Scan, str]
