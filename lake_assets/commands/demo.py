@@ -170,15 +170,18 @@ def _result(lake: Lake, times: list[tuple[str, float]], equal: bool) -> None:
         else "[bold red]Some tables differ from the expected rows.[/]"
     )
     console.print(f"{verdict} The lake is in {lake.config.home}.")
-    console.print(
-        "\nNext:\n"
+    is_clone = (Path(__file__).parents[2] / "Makefile").is_file()
+    in_ui = (
         "  make ui                                        the same tables as Dagster assets, on http://127.0.0.1:3000\n"
+    )
+    console.print(
+        f"\nNext:\n{in_ui if is_clone else ''}"
         "  lake-assets status                             rows, watermarks, how far behind\n"
         "  lake-assets capture final.users                what changed last, from metadata alone\n"
         "  lake-assets verify agg.city_population         compare the table with a fresh run of its query\n"
         "  lake-assets demo --reset --next                start over, one checkpoint at a time (then: --next)\n"
-        "  lake-assets demo --next --feed-only            only deliver the files; the sensor in the UI does the rest\n"
-        "(in the project folder `lake-assets` is .venv/bin/lake-assets)"
+        "  lake-assets demo --next --feed-only            only deliver the files; the sensor in the UI does the rest"
+        + ("\n(in the clone's folder `lake-assets` is .venv/bin/lake-assets)" if is_clone else "")
     )
 
 

@@ -135,7 +135,7 @@ def _catalog(lake: LakeBase) -> str:
         return "SQLite; the first run creates it"
     config = lake.config
     count = len(lake.namespaces())
-    where = config.hidden(config.catalog.get("uri") or config.catalog.get("type", ""))
+    where = hide_in(config.hidden(config.catalog.get("uri") or config.catalog.get("type", "")))
     return f"{where}, named {config.name}; {count} namespace{'' if count == 1 else 's'}"
 
 

@@ -137,7 +137,13 @@ def _examined(lake: LakeBase, table: TableId, named: str, previous: str | None) 
         follows = next((p for p, m in candidates if _follows(m, current, named)), None)
         if follows:
             ahead = version_of(follows) - number
-            return Examined(table, "behind", named, follows, f"{ahead} versions were written after the named one")
+            return Examined(
+                table,
+                "behind",
+                named,
+                follows,
+                f"{ahead} version{'s were' if ahead > 1 else ' was'} written after the named one",
+            )
         if candidates:
             reason = f"{candidates[0][0]} is newer, but does not follow the version that the catalog names"
             return Examined(table, "diverged", named, why=reason)
