@@ -25,6 +25,7 @@ from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, LakeConfig, thresholds
 from lake_assets.lake.disk_space import disks
 from lake_assets.lake.metadata.clock_skew import TOLERANCE_MS
+from lake_assets.lake.redaction import hide_in
 
 Check = tuple[str, Callable[[], str]]
 _PACKAGE = "lake-assets"
