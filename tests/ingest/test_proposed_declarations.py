@@ -64,7 +64,9 @@ def test_all_values_that_do_not_fit_are_named_in_summary_and_advice() -> None:
     reason = "n does not fit int: x; a b does not fit decimal(12,2): 1: 2; at does not fit date: z"
     assert misfits_in(reason) == [("n", "int"), ("a b", "decimal(12,2)"), ("at", "date")]
     assert kind_of(reason) == "n does not fit int, a b does not fit decimal(12,2), at does not fit date"
-    assert "`types: {n: ..., a b: ..., at: ...}` (string keeps every value)" in advice(reason, "public.t")
+    assert '`types: {n: string, "a b": string, at: string}` beside other settings of public.t' in advice(
+        reason, "public.t"
+    )
     assert "string keeps" not in advice("b does not fit binary: x", "public.t")
 
 

@@ -258,6 +258,7 @@ def test_the_dashboard_shows_each_metric_of_tables_and_steps(shop: Shop) -> None
     assert {n.removeprefix("lake_assets_") for n in left} == {
         "scrape_duration_seconds", "table_pending_rows", "table_unreadable", "table_history_lost", "source_state",
         "source_committed_timestamp_seconds", "table_silent", "table_audit_warnings",
+        "table_step_running_seconds", "table_step_overlong",
     }  # fmt: skip
 
 
