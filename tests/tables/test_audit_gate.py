@@ -334,6 +334,7 @@ def test_a_warning_is_published_and_told_of(lake: Lake, kind: str) -> None:
     assert world.state() == before
 
 
+@pytest.mark.long  # the fault that it looks for is one of Spark Connect: tests/system/test_connect.py
 def test_what_failed_and_warns_now_is_told_of(lake: Lake) -> None:
     audit = {"name": "no_gap", "sql": "SELECT * FROM {table} WHERE city IS NULL"}
     world = Audited(lake, "scd1", audit)
