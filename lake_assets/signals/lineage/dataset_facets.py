@@ -38,17 +38,26 @@ _Lineage = column_lineage_dataset.ColumnLineageDatasetFacet
 _lineage: LimitedCache[tuple[object, ...], tuple[_Lineage | None]] = LimitedCache(500, lambda _: 1)
 
 
+# The names of tables that events had last, by lake and table: a step that begins is told without loading its tables.
+_names: dict[tuple[str, TableId], DatasetName] = {}
+
+
+def _known_name(lake: LakeBase, table: TableId) -> DatasetName:
+    return _names.get((str(lake.config.home), table)) or name_of(lake, table, lake.find(table))
+
+
 def name_of(lake: LakeBase, table: TableId, loaded: Table | None) -> DatasetName:
     """Return the name of a table; of one that does not exist yet, by where it will be."""
     if loaded is not None:
-        return at_location(loaded.location())
+        name = _names[str(lake.config.home), table] = at_location(loaded.location())
+        return name
     location = lake.location_of(table) or "/".join([(lake.config.warehouse or "").rstrip("/"), *table.parts])
     return at_location(location)
 
 
 def named_input(lake: LakeBase, table: TableId) -> InputDataset:
     """Return a table as input, by its name alone."""
-    name = name_of(lake, table, lake.find(table))
+    name = _known_name(lake, table)
     return InputDataset(name.namespace, name.name)
 
 
@@ -79,7 +88,7 @@ def other_input(name: DatasetName, kind: str) -> InputDataset:
 
 def named_output(lake: LakeBase, table: TableId) -> OutputDataset:
     """Return a table as output, by its name alone."""
-    name = name_of(lake, table, lake.find(table))
+    name = _known_name(lake, table)
     return OutputDataset(name.namespace, name.name)
 
 
