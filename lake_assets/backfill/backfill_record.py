@@ -230,6 +230,21 @@ class BackfillRecord:
         return self.state == "published" and all(t.after is None for t in self.tables)
 
     @property
+    def redefined(self) -> str:
+        """The tables whose columns or declaration changed with it."""
+        return ", ".join(t.table for t in self.tables if t.redefined)
+
+    @property
+    def undo_text(self) -> str:
+        """Whether it can be undone once it is published."""
+        if changed := self.redefined:
+            return (
+                f"it cannot be undone, because the declaration of {changed} changed with it. The next run goes by the "
+                "deployed file: deploy the edited one before"
+            )
+        return f"`lake-assets undo {self.id}` takes it back, for {self.keep_days} days"
+
+    @property
     def is_running(self) -> bool:
         """Whether a process is at work on it; one that is not visible from here counts as running."""
         return bool(self.process) and not is_gone(self.process)

@@ -386,7 +386,7 @@ def _advice(records: Records, record: BackfillRecord) -> str:
     if record.changed_nothing:
         return ", and no row differed"
     if record.state == "published":
-        return f": `lake-assets undo {record.id}` takes it back"
+        return f": {record.undo_text}"
     if later := records.undo_of(record.id):
         return f": `lake-assets undo {later.id}` brings it into effect again"
     return ": `lake-assets backfill` begins another one"

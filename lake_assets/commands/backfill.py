@@ -32,7 +32,7 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId, thresholds
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
 from lake_assets.report.backfill_contents import backfill_report, partition_column
-from lake_assets.report.backfill_sentences import outcome_text, undo_text
+from lake_assets.report.backfill_sentences import outcome_text
 from lake_assets.report.html_page import write_page
 from lake_assets.report.table_differences import table_differences
 
@@ -349,5 +349,5 @@ def _end(loaded: Backfill, *, as_json: bool) -> None:
         text += ", and no row differed"
     elif loaded.record.state == "published":
         text += f" {loaded.record.way}".rstrip()
-        text += f"; {undo_text(loaded.record)}"
+        text += f"; {loaded.record.undo_text}"
     console.print(text, markup=False)

@@ -26,14 +26,7 @@ def outcome_text(record: BackfillRecord) -> str:
     if record.changed_nothing:
         return f"backfill {record.id}: no row differs, so nothing was published"
     tables = plural(len(record.tables), "table")
-    return f"backfill {record.id} published {tables} in one transaction of the catalog's database; {undo_text(record)}"
-
-
-def undo_text(record: BackfillRecord) -> str:
-    """Say whether a published backfill can be undone, and how."""
-    if changed := _redefined(record):
-        return f"it cannot be undone, because the declaration of {changed} changed with it"
-    return f"`lake-assets undo {record.id}` takes it back, for {record.keep_days} days"
+    return f"backfill {record.id} published {tables} in one transaction of the catalog's database; {record.undo_text}"
 
 
 def verdict(record: BackfillRecord, tables: Sequence[TableDifferences]) -> str:
@@ -67,7 +60,7 @@ def publication(record: BackfillRecord) -> list[str]:
         sentences[0] = f"The tables were published one after the other, the last at {moment(record.published)} UTC."
     if record.has_news:
         sentences.append("It also published changes that were pending, or came while it was built.")
-    if changed := _redefined(record):
+    if changed := record.redefined:
         sentences.append(f"The declaration of {changed} came into effect with it.")
     if record.error:
         sentences.append(f"A table could not be published with the others: {record.error}")
@@ -86,7 +79,7 @@ def next_steps(record: BackfillRecord) -> list[str]:
         return [f"{record.ways_to_end[:1].upper()}{record.ways_to_end[1:]}."]
     if record.changed_nothing:
         return ["Nothing is to be done: there is nothing to undo."]
-    if changed := _redefined(record):
+    if changed := record.redefined:
         return [
             f"It cannot be undone, because the declaration of {changed} changed with it. To go back, restore the "
             "former declaration, and begin a backfill by that."
@@ -96,7 +89,3 @@ def next_steps(record: BackfillRecord) -> list[str]:
         f"`lake-assets undo {record.id}` publishes the rows from before it, with everything absorbed since. That is "
         f"possible until {until} UTC."
     ]
-
-
-def _redefined(record: BackfillRecord) -> str:
-    return ", ".join(t.table for t in record.tables if t.redefined)
