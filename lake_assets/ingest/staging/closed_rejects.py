@@ -83,7 +83,7 @@ def _decided(lake: LakeBase, raw: TableId, decide: Callable[[], int]) -> int:
 
 def _tell_tables(lake: LakeBase, raw: TableId) -> None:
     """Store with the staging and final tables of a raw table how many of their records are rejected now."""
-    tables = {t: lake.table(t) for n in lake.namespaces() if n[0] != "icdc" for t in lake.tables(n)}
+    tables = {t: lake.table(t) for t in lake.all_tables()}
     # Tables filled from files have no watermark.
     read_by = {t: read_marks(loaded).keys() if find_property(loaded, WATERMARK) else () for t, loaded in tables.items()}
     for staging, loaded in tables.items():
