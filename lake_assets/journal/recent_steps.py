@@ -21,12 +21,10 @@ class RecentSteps:
         seconds: by table, what three of four of its newest steps took at most.
         arrivals: by snapshot, when the oldest change arrived in the lake that its step absorbed, in seconds since
             1970. A snapshot without a record is as old as its commit.
-        records: their records, the oldest first.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     arrivals: Mapping[int, float] = field(default_factory=dict[int, float])
-    records: Sequence[StepRecord] = field(default=(), repr=False)
 
 
 def recent_steps(lake: LakeBase) -> RecentSteps:
@@ -35,16 +33,9 @@ def recent_steps(lake: LakeBase) -> RecentSteps:
     if (known := _cache.get(key)) is not None and now - known[0] < thresholds.JOURNAL_SECONDS:
         return known[1]
     records = step_journal.read(lake, datetime.now(UTC) - timedelta(days=1))
-    found = RecentSteps(_seconds(records), arrivals_of(records), records)
+    found = RecentSteps(_seconds(records), arrivals_of(records))
     _cache[key] = now, found
     return found
-
-
-def last_day(lake: LakeBase) -> list[StepRecord]:
-    """Return the records of the last day's steps; those of other processes may be missing for a minute."""
-    known = recent_steps(lake).records
-    ids = {r.id for r in known}
-    return [*known, *(r for r in step_journal.waiting(lake) if r.id not in ids)]
 
 
 def forget(lake: LakeBase) -> None:
