@@ -26,9 +26,10 @@ def declared(lake: Lake, monkeypatch: pytest.MonkeyPatch, *rows: tuple[Any, ...]
     lake.catalog.load_table(("config", "tables")).overwrite(found)
     monkeypatch.setenv("LAKE_HOME", str(lake.config.home))
     monkeypatch.chdir(lake.config.home)
-    text = PAGE.read_text("utf-8").partition("**Settings of tables that are kept in a table.**")[2]
+    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (example,) = [s for s in snippets if "config.tables" in s]
     made: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], made)
+    exec(example, made)
     return made
 
 
