@@ -94,6 +94,8 @@ def receiver() -> Generator[str]:
     """Answer every POST with 200; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # as receivers have it: connections are kept
+
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(200)

@@ -7,10 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import quantiles
+from typing import NamedTuple
 
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord, arrivals_of
 from lake_assets.lake import LakeBase, thresholds
+
+
+class RecordCount(NamedTuple):
+    """Rows that steps added, and records that they rejected."""
+
+    added: int = 0
+    rejected: int = 0
+
+
+# By the name of the steps' table, followed by the names of its sources.
+RecordCounts = Mapping[tuple[str, ...], RecordCount]
 
 
 @dataclass(frozen=True)
@@ -21,10 +33,14 @@ class RecentSteps:
         seconds: by table, what three of four of its newest steps took at most.
         arrivals: by snapshot, when the oldest change arrived in the lake that its step absorbed, in seconds since
             1970. A snapshot without a record is as old as its commit.
+        records: what was read of records, by table and its sources.
+        waiting: ids of the steps whose records were not in the journal's table.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     arrivals: Mapping[int, float] = field(default_factory=dict[int, float])
+    records: RecordCounts = field(default_factory=dict[tuple[str, ...], RecordCount])
+    waiting: frozenset[str] = frozenset()
 
 
 def recent_steps(lake: LakeBase) -> RecentSteps:
@@ -33,9 +49,17 @@ def recent_steps(lake: LakeBase) -> RecentSteps:
     if (known := _cache.get(key)) is not None and now - known[0] < thresholds.JOURNAL_SECONDS:
         return known[1]
     records = step_journal.read(lake, datetime.now(UTC) - timedelta(days=1))
-    found = RecentSteps(_seconds(records), arrivals_of(records))
+    read = {r.id for r in records}
+    waiting = frozenset(r.id for r in step_journal.waiting(lake) if r.id in read)
+    found = RecentSteps(_seconds(records), arrivals_of(records), _counts({}, records), waiting)
     _cache[key] = now, found
     return found
+
+
+def record_counts(lake: LakeBase) -> RecordCounts:
+    """Return what the steps of the last day have read of records, up to now."""
+    known = recent_steps(lake)
+    return _counts(known.records, [r for r in step_journal.waiting(lake) if r.id not in known.waiting])
 
 
 def forget(lake: LakeBase) -> None:
@@ -44,6 +68,15 @@ def forget(lake: LakeBase) -> None:
 
 
 _cache: dict[str, tuple[float, RecentSteps]] = {}
+
+
+def _counts(known: RecordCounts, records: Sequence[StepRecord]) -> RecordCounts:
+    counts = dict(known)
+    for r in records:
+        of = (r.table, *(s["source"] for s in r.sources))
+        before = counts.get(of, RecordCount())
+        counts[of] = RecordCount(before.added + r.rows_inserted, before.rejected + r.records_rejected)
+    return counts
 
 
 def _seconds(records: Sequence[StepRecord]) -> dict[str, float]:

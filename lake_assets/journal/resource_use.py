@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import psutil
@@ -90,10 +92,16 @@ def measured(lake: LakeBase, use: ResourceUse) -> Generator[None]:
 
 def _cpu_seconds(pid: int | None) -> float:
     """Return the CPU time of a process (None: this one), and of a JVM's Python workers that have ended."""
-    times = psutil.Process(pid).cpu_times()
+    times = _process(pid or os.getpid()).cpu_times()
     # An ended JVM is a child of this process, and was counted itself.
     workers = times.children_user + times.children_system if pid else 0.0
     return times.user + times.system + workers
+
+
+@lru_cache(10)
+def _process(pid: int) -> psutil.Process:
+    """Return a process; finding out whether it is the same one takes longer than reading its times."""
+    return psutil.Process(pid)
 
 
 def _of_spark(lake: LakeBase) -> dict[object, float]:

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,19 +69,19 @@ def recorded(
     pipeline: str,
     table: TableId,
     step: Callable[[], Outcome],
-    on_record: Callable[[StepRecord], None] | None = None,
+    on_record: Callable[[StepRecord, LakeBase], None] | None = None,
     record_id: str | None = None,
 ) -> Outcome:
     """Run a step, and leave a record of it if it absorbs something or fails.
 
     Args:
-        on_record: called with that record.
+        on_record: called with that record, and with the tables that it was made of (see `LakeBase.glance`).
         record_id: its id; default: any.
     """
     use = ResourceUse(time.time())
 
-    def leave(record: Callable[[], StepRecord]) -> StepRecord | None:
-        return _noted(lake, lambda: replace(record(), id=record_id) if record_id else record(), on_record)
+    def leave(record: Callable[[LakeBase], StepRecord]) -> StepRecord | None:
+        return _noted(lake, lambda seen: replace(record(seen), id=record_id) if record_id else record(seen), on_record)
 
     try:
         with measured(lake, use):
@@ -90,11 +90,11 @@ def recorded(
         error = e
         # It goes on to logs, to outcomes, and to Dagster.
         hide_in_error(error, lake.config.hidden)
-        leave(lambda: of_error(lake, pipeline, table, error, use, _run.get()))
+        leave(lambda seen: of_error(seen, pipeline, table, error, use, _run.get()))
         raise
     if outcome.status != "absorbed":
         return outcome
-    record = leave(lambda: of_outcome(lake, pipeline, outcome, use, _run.get(), _arrivals(lake)))
+    record = leave(lambda seen: of_outcome(seen, pipeline, outcome, use, _run.get(), _arrivals(lake)))
     if record is not None and record.snapshot is not None and record.arrived_at is not None:
         _arrivals(lake)[record.snapshot] = record.arrived_at
     used = {name: getattr(record, name) for name in _USED} if record else {}
@@ -119,13 +119,16 @@ _USED = ("bytes_read", "bytes_written", "files_read", "files_written", "lag_seco
 
 
 def _noted(
-    lake: LakeBase, of_step: Callable[[], StepRecord], on_record: Callable[[StepRecord], None] | None
+    lake: LakeBase,
+    of_step: Callable[[LakeBase], StepRecord],
+    on_record: Callable[[StepRecord, LakeBase], None] | None,
 ) -> StepRecord | None:
     """Leave a record and return it; what prevents that is logged, since the step has its own outcome."""
     try:
-        record = of_step()
+        seen = lake.glance()
+        record = of_step(seen)
         if on_record is not None:
-            on_record(record)
+            on_record(record, seen)
         note(lake, record)
     except Exception as e:  # of the catalog, of a full disk, ...
         log.warning("a step is missing in %s: %s", TABLE, lake.config.hidden(str(e)))
@@ -138,7 +141,7 @@ def note(lake: LakeBase, record: StepRecord) -> None:
     folder = _folder(lake)
     make_private(folder)
     partial = folder / f".{record.id}"
-    write_private(partial, json.dumps(asdict(record)))
+    write_private(partial, json.dumps(vars(record)))
     partial.replace(folder / f"{record.id}.json")
 
 

@@ -47,11 +47,13 @@ class StepEnd:
 
     Attributes:
         record: its record in the journal; None: it absorbed nothing, or was interrupted.
+        seen: the tables that the record was made of (see `LakeBase.glance`); None: there is no record.
         outcome: None: it failed, or was interrupted.
         error: what it raised.
     """
 
     record: StepRecord | None = None
+    seen: LakeBase | None = None
     outcome: Outcome | None = None
     error: BaseException | None = None
 
@@ -86,17 +88,19 @@ def observed(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
     observers = _of(lake)
     if not observers:
         return step_journal.recorded(lake, spec.pipeline, spec.table, run)
-    step, records = ObservedStep(lake, spec, step_journal.executor()), list[StepRecord]()
+    step, records = ObservedStep(lake, spec, step_journal.executor()), list[tuple[StepRecord, LakeBase]]()
 
     def tell(outcome: Outcome | None = None, error: BaseException | None = None) -> None:
-        end = StepEnd(records[0] if records else None, outcome, error)
+        end = StepEnd(*(records[0] if records else (None, None)), outcome, error)
         for observer in observers:
             _guarded(lake, lambda o=observer: o.ended(step, end))
 
     for observer in observers:
         _guarded(lake, lambda o=observer: o.began(step))
     try:
-        outcome = step_journal.recorded(lake, spec.pipeline, spec.table, run, records.append, step.id.replace("-", ""))
+        outcome = step_journal.recorded(
+            lake, spec.pipeline, spec.table, run, lambda *found: records.append(found), step.id.replace("-", "")
+        )
     except BaseException as e:
         tell(error=e)
         raise

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.table import Table
 
 from lake_assets.formats.files.limited_files import KEPT_IN_PART, TOO_LARGE
 from lake_assets.ingest.records.event_rows import SEPARATOR, UNREADABLE
 from lake_assets.ingest.records.rejects import has_closings, open_rows, rejected_of
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.limited_cache import LimitedCache
 from lake_assets.lake.redaction import HIDDEN
 from lake_assets.lake.sensitive_values import SensitiveColumns
 
@@ -67,12 +69,23 @@ def reject_counts(lake: LakeBase, raw: TableId) -> RejectCounts:
     table = lake.find(rejected_of(raw))
     if table is None:
         return RejectCounts()
+    is_hidden = bool(SensitiveColumns.stored(lake.find(raw)))
+    key = str(table.metadata.table_uuid), table.metadata.current_snapshot_id, is_hidden
+    return _counts.get(key) or _counts.put(key, _counted(table, is_hidden))
+
+
+# By the snapshot of the rejects, and whether the values of their records are hidden.
+_counts: LimitedCache[tuple[str, int | None, bool], RejectCounts] = LimitedCache(
+    10_000, lambda found: 1 + len(found.reasons) + len(found.unrouted)
+)
+
+
+def _counted(table: Table, is_hidden: bool) -> RejectCounts:
     rows = table.scan(row_filter=open_rows(table), selected_fields=("position", "source_table", "reason")).to_arrow()
     closed = 0
     if has_closings(table):
         of_closed = table.scan(row_filter="closed_at IS NOT NULL", selected_fields=("position",)).to_arrow()
         closed = _records(of_closed)
-    is_hidden = bool(SensitiveColumns.stored(lake.find(raw)))
 
     def reasons(rejected: pa.Table) -> tuple[RejectReason, ...]:
         # A record may hold several events, and one value of a column many texts.

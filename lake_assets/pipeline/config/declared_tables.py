@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sqlglot import exp
-
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
@@ -21,8 +19,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
-from lake_assets.models.sql.model_plan import outputs_of, parse, sources_of
-from lake_assets.models.sql.query_text import without_catalog
+from lake_assets.models.sql.query_reading import read_query
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
@@ -273,12 +270,9 @@ class DeclaredTables:
         for table, text in texts.items():
             try:
                 if table not in refused:
-                    query = parse(str(table), text.sql)
-                    if any(t.catalog == catalog for t in query.find_all(exp.Table)):
-                        texts[table] = replace(text, sql=without_catalog(query, text.sql, catalog))
-                        query = parse(str(table), texts[table].sql)
-                    sources[table] = sources_of(str(table), query, catalog)
-                    outputs[table] = outputs_of(query)
+                    query = read_query(str(table), text.sql, catalog)
+                    texts[table], outputs[table] = replace(text, sql=query.sql), list(query.columns)
+                    sources[table] = query.sources
             except ModelError as e:
                 refused[table] = str(located(e, text.origin))
         for circle, why in circles_of(sources, texts).items():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import NEVER_READ, little_room, quick_status
 from lake_assets.health.table_lag import lag_of, target_of
 from lake_assets.health.table_status import TableStatus, reasons_text
-from lake_assets.journal import step_journal
+from lake_assets.journal.recent_steps import record_counts
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.lake.redaction import without_quoted
 from lake_assets.lake.signal_settings import AlertKind
@@ -25,7 +24,6 @@ from lake_assets.tables.standing_failures import standing
 _HELD = "AuditFailedError"
 # A line of its text, which begins with the name of an audit.
 _AUDIT = re.compile(r"(?m)^- ([^:\n]+):")
-_WINDOW = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -176,12 +174,12 @@ def _rejects(lake: LakeBase, tables: Mapping[str, TableStatus], limits: Limits) 
     if not raws:
         return
     landed, parsed, rejected = (dict.fromkeys(raws, 0) for _ in range(3))
-    for record in step_journal.read(lake, datetime.now(UTC) - _WINDOW):
-        raw = next((n for n in (record.table, *(s["source"] for s in record.sources)) if n in raws), None)
+    for names, count in record_counts(lake).items():
+        raw = next((n for n in names if n in raws), None)
         if raw is None:
             continue
-        rejected[raw] += record.records_rejected
-        (landed if raw == record.table else parsed)[raw] += record.rows_inserted
+        rejected[raw] += count.rejected
+        (landed if raw == names[0] else parsed)[raw] += count.added
     for name, table in raws.items():
         records = max(landed[name], parsed[name] + rejected[name])
         # Those that were closed, or read after all, do not count any more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import (
@@ -36,7 +36,10 @@ from lake_assets.tables.audits.audit_evaluation import Finding
 # Column lineage by table, query and schemas: analyzing a query takes longer than the rest of an event.
 _Lineage = column_lineage_dataset.ColumnLineageDatasetFacet
 _lineage: LimitedCache[tuple[object, ...], tuple[_Lineage | None]] = LimitedCache(500, lambda _: 1)
-
+# Columns by table and schema: each field is checked as it is made.
+_schemas: LimitedCache[tuple[str, int], schema_dataset.SchemaDatasetFacet] = LimitedCache(
+    10_000, lambda facet: 1 + len(facet.fields or ())
+)
 
 # The names of tables that events had last, by lake and table: a step that begins is told without loading its tables.
 _names: dict[tuple[str, TableId], DatasetName] = {}
@@ -125,14 +128,18 @@ def _facets(lake: LakeBase, table: TableId, loaded: Table | None, snapshot: int 
     uri = None if config.is_embedded else hide_in(config.catalog.get("uri", "")) or None
     facets = dict(_place(config.kind, config.name, uri, config.warehouse))
     if (symlink := in_catalog(config, table)) is not None:
-        identifier = symlinks_dataset.Identifier(symlink.namespace, symlink.name, "TABLE")
-        facets["symlinks"] = ours(symlinks_dataset.SymlinksDatasetFacet([identifier]))
+        facets["symlinks"] = _symlinks(symlink)
     if snapshot is not None:
         facets["version"] = ours(dataset_version_dataset.DatasetVersionDatasetFacet(str(snapshot)))
     if loaded is not None:
-        fields = [_field(f, n) for n, f in enumerate(_schema_at(loaded, snapshot).fields, 1)]
-        facets["schema"] = ours(schema_dataset.SchemaDatasetFacet(fields))
+        facets["schema"] = _columns(loaded, _schema_at(loaded, snapshot))
     return facets
+
+
+@lru_cache(10_000)
+def _symlinks(name: DatasetName) -> symlinks_dataset.SymlinksDatasetFacet:
+    identifier = symlinks_dataset.Identifier(name.namespace, name.name, "TABLE")
+    return ours(symlinks_dataset.SymlinksDatasetFacet([identifier]))
 
 
 @cache
@@ -147,6 +154,14 @@ def _place(kind: str, name: str, uri: str | None, warehouse: str | None) -> Mapp
         "storage": ours(storage_dataset.StorageDatasetFacet("iceberg", "parquet")),
         "catalog": ours(catalog),
     }
+
+
+def _columns(table: Table, schema: Schema) -> schema_dataset.SchemaDatasetFacet:
+    key = (str(table.metadata.table_uuid), schema.schema_id)
+    if (found := _schemas.get(key)) is None:
+        fields = [_field(f, n) for n, f in enumerate(schema.fields, 1)]
+        found = _schemas.put(key, ours(schema_dataset.SchemaDatasetFacet(fields)))
+    return found
 
 
 def _schema_at(table: Table, snapshot: int | None) -> Schema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import RunFacet, error_message_run, job_type_job, parent_run, processing_engine_run
@@ -46,7 +47,7 @@ class StepEvents:
         Args:
             at: when, in seconds since 1970, if there is no record that says so.
         """
-        record, self._lake = end.record, self._step.lake.glance()
+        record, self._lake = end.record, end.seen or self._step.lake.glance()
         output = output_of(self._lake, self._step.spec, record)
         inputs, at = self._inputs(record), record.ended_at if record else at
         if end.error is None:
@@ -90,12 +91,7 @@ class StepEvents:
         inputs: list[InputDataset],
         more: dict[str, RunFacet] | None = None,
     ) -> RunEvent:
-        facets: dict[str, RunFacet] = {
-            "processing_engine": ours(
-                processing_engine_run.ProcessingEngineRunFacet(version_of("pyspark"), "Spark", VERSION)
-            ),
-            **(more or {}),
-        }
+        facets: dict[str, RunFacet] = {"processing_engine": _engine(), **(more or {})}
         if self._step.run.startswith(_DAGSTER):
             # Of a pipeline's run it is known which one it is, not by which of Dagster's jobs it was requested.
             facets |= self._parent(self._step.run.removeprefix(_DAGSTER), self._step.spec.pipeline)
@@ -137,6 +133,13 @@ class StepEvents:
         return inputs
 
 
+# Facets that many events share are made once: their values are checked in each of their constructors.
+@cache
+def _engine() -> processing_engine_run.ProcessingEngineRunFacet:
+    return ours(processing_engine_run.ProcessingEngineRunFacet(version_of("pyspark"), "Spark", VERSION))
+
+
+@cache
 def _kind(kind: str) -> job_type_job.JobTypeJobFacet:
     return ours(job_type_job.JobTypeJobFacet("BATCH", "LAKE_ASSETS", kind))
 
