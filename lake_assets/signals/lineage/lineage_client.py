@@ -46,17 +46,27 @@ def client_of(settings: OpenLineageSettings) -> OpenLineageClient:
 
 
 def _session() -> Session:
-    """Return a session that reads the environment once: requests looks up proxies and certificates for each request,
-    which takes a fifth of the time of sending an event."""
-    from requests import Session
+    """Return a session for one receiver: what requests finds out for each request anew, proxies, certificates, headers,
+    takes a third of the time of sending an event."""
+    from requests import PreparedRequest, Request, Session
 
     class OneReceiver(Session):
         environment: Mapping[str, Any] | None = None
+        prepared: tuple[object, PreparedRequest] | None = None
 
         def merge_environment_settings(self, *args: Any, **named: Any) -> Any:
             if self.environment is None:
                 self.environment = super().merge_environment_settings(*args, **named)
             return dict(self.environment)
+
+        def prepare_request(self, request: Request) -> PreparedRequest:
+            key = (request.method, request.url, sorted(request.headers.items()))
+            if self.prepared is None or self.prepared[0] != key or self.cookies:
+                self.prepared = key, super().prepare_request(request)
+                return self.prepared[1]
+            prepared = self.prepared[1].copy()
+            prepared.prepare_body(request.data, None)
+            return prepared
 
     return OneReceiver()
 
