@@ -327,10 +327,7 @@ def test_explain_tells_a_table_of_a_job_from_a_model(
 ) -> None:
     monkeypatch.setenv("LAKE_HOME", str(media.config.home))
     declared(*command(media)).run(media)
-    assert (
-        f"{DAILY} is not a SQL model: it is filled from a stream, or by a job"
-        in caller(monkeypatch, capsys)("explain", DAILY).err
-    )
+    assert f"{DAILY} is no model: `lake-assets status` says" in caller(monkeypatch, capsys)("explain", DAILY).err
 
 
 # --- declaration ------------------------------------------------------------------------------------------------------

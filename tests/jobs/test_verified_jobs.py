@@ -192,7 +192,7 @@ def test_the_command_exits_with_one_if_the_table_differs(
     play(media, (1, 2, 7))
     run(media, pipeline)
     code, output = called()
-    assert (code, "1 rows differ" in output, "2024-01-02" in output) == (1, True, True)
+    assert (code, "1 row differs" in output, "2024-01-02" in output) == (1, True, True)
     declared("last_days")
     with pytest.raises(PipelineError, match="with the setting `full`"):
         called()

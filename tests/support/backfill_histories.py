@@ -264,8 +264,12 @@ class History:
             return
         backfill, wrong, at = self.published[-1]
         changed = {e.row["id"] for e in self.people.log[at:]}
-        if all(t.after is None for t in Records(self.lake).get(backfill).tables):
-            with pytest.raises(BackfillError, match="changed no row"):
+        record = Records(self.lake).get(backfill)
+        refusal = "changed no row" if all(t.after is None for t in record.tables) else ""
+        if record.redefined:
+            refusal = "the declaration of agg.cities changed with it|while agg.cities is declared otherwise"
+        if refusal:
+            with pytest.raises(BackfillError, match=refusal):
                 undo(self.lake, self.pipeline, backfill)
             self.published.pop()
             return

@@ -27,12 +27,14 @@ def main() -> int:
         print("---", *words, flush=True)
         sys.argv = ["lake-assets", *words]
         try:
-            code = cli.main() or 0
+            cli._run()  # pyright: ignore[reportPrivateUsage]  (`main` may end the process)
+            code = 0
         except SystemExit as e:
             code = e.code or 0
         if code != expected:
             print(f"{words} ended with {code}", file=sys.stderr)
             return 1
+    print("--- all commands have run", flush=True)
     return 0
 
 
@@ -40,4 +42,5 @@ if __name__ == "__main__":
     code = main()
     # Whatever keeps the process from ending is shown, and fails the test.
     faulthandler.dump_traceback_later(30, exit=True)
+    cli._leave(code)  # pyright: ignore[reportPrivateUsage]
     sys.exit(code)

@@ -66,6 +66,7 @@ def test_every_command_about_a_lake(elsewhere: dict[str, str], tmp_path: Path) -
         env = {"LAKE_HOME": str(home), "COLUMNS": "200", **elsewhere}
         with started(python("tests.system.run_commands", tmp_path / "commands"), log, env) as process:
             assert process.wait(timeout=900) == 0, log.read_text()
+        assert "--- all commands have run" in log.read_text()
         return log.read_text()
 
     name, of = str(pipeline), ("--pipeline", str(pipeline))
