@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import time
@@ -18,6 +19,7 @@ from lake_assets.lake.metadata.row_counts import number, summary_of
 from lake_assets.signals import observers_of
 from lake_assets.signals.lineage.dataset_names import DatasetName, at_location, in_catalog, of_live
 from lake_assets.signals.lineage.event_queue import EventQueue
+from lake_assets.signals.lineage.lineage_client import _session  # pyright: ignore[reportPrivateUsage]
 from lake_assets.signals.lineage.lineage_observer import LineageObserver
 from lake_assets.sources.kafka_spec import KafkaSpec
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
@@ -281,3 +283,15 @@ def test_two_receivers_in_one_process_are_told_apart(
         assert flushed(signalled(plain_lake, openlineage={"url": received.url}))
         assert flushed(shop.lake)
         assert (len(received.bodies), len(other.bodies)) == (2, 2)
+
+
+def test_requests_that_are_prepared_once_have_their_own_body_headers_and_cookies(received: Receiver) -> None:
+    session = _session()
+    sent = [({"n": 1}, "a"), ({"number": 22}, "a"), ({"n": 3}, "b"), ({"n": "four"}, "b")]
+    for body, token in sent:
+        if body == {"n": "four"}:
+            session.cookies.set("route", "east")
+        session.post(received.url, data=json.dumps(body), headers={"Authorization": token}).raise_for_status()
+    assert received.bodies == [body for body, _ in sent]
+    assert [h["Authorization"] for h in received.headers] == [token for _, token in sent]
+    assert [h.get("Cookie") for h in received.headers] == [None, None, None, "route=east"]
