@@ -173,10 +173,8 @@ def _show_result(result: dict[str, Any]) -> None:
     for file in result["landed_files"]:
         lines = file["lines"]
         more = f", ... ({len(lines):,})" if len(lines) > _SHOWN else ""
-        console.print(
-            f"landed: {escape(file['file'])}, {'line' if len(lines) == 1 else 'lines'} {', '.join(map(str, lines[:_SHOWN]))}{more}",
-            soft_wrap=True,
-        )
+        noun, listed = "line" if len(lines) == 1 else "lines", ", ".join(map(str, lines[:_SHOWN]))
+        console.print(f"landed: {escape(file['file'])}, {noun} {listed}{more}", soft_wrap=True)
     for text in result["not_covered"]:
         console.print(f"not covered: {escape(text)}", soft_wrap=True)
     for found in result["findings"]:
