@@ -57,7 +57,7 @@ ADVICE = {
     "OrderUnknownError": "Declare `order_by`, as the message says.",
     "RejectedLimitError": "Look at `lake-assets rejected`. Correct the declaration and replay, or raise "
     "`max_rejected`.",
-    "ChangedInputError": "Put the landed content back, and deliver the new records in a file of their own.",
+    "ChangedInputError": "Put the landed content back or delete the file, and deliver new records in their own file.",
     "DumpHeldBackError": "If the dump is incomplete, deliver it again. If it is right, raise the limit that is named.",
     "DuplicateKeyError": "Deliver the dump without the duplicates, or declare a key that identifies its rows.",
     # Live sources.

@@ -52,7 +52,7 @@ NOT_EXECUTED: dict[str | tuple[str, str], str] = {
         "docs/how-to/backup.md",
         "mv /data/lake /big/lake",
     ): "as in tests/lake/test_moved_lake.py, with folders of the test",
-    ("docs/how-to/containers.md", "FROM python:3.11-slim"): UNTESTED,
+    ("docs/how-to/containers.md", "FROM python:3.11-slim-trixie"): UNTESTED,
     ("docs/clusters.md", "sbin/start-connect-server.sh \\"): ELSEWHERE,
     ("docs/clusters.md", "export HADOOP_CONF_DIR=/etc/hadoop/conf"): ELSEWHERE,
     ("docs/dagster.md", '@dg.asset(deps=[dg.AssetKey(["final", "users"])], required_resource_keys={"pyspark"})'): PART,
@@ -66,7 +66,7 @@ NOT_EXECUTED: dict[str | tuple[str, str], str] = {
     ): ELSEWHERE,
     (
         "docs/erasing.md",
-        'hashlib.sha256(json.dumps([report["salt"], "17"], ensure_ascii=False).encode()).hexdigest() in report["keys"]',
+        "import hashlib, json",
     ): PART,
     ("docs/kafka.md", "connector.class=org.apache.iceberg.connect.IcebergSinkConnector"): ELSEWHERE,
     ("docs/live-sources.md", "ALTER SYSTEM SET wal_level = logical;     -- then restart the server"): (

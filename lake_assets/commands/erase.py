@@ -26,6 +26,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline, grouped
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.report.amounts import plural
 
 _SHOWN = 20
 
@@ -145,7 +146,9 @@ def _planned(
 
 def _show(planned: ErasePlan) -> None:
     connected = [", ".join(k) for k in planned.keys[planned.asked :]]
-    console.print(f"[bold]{escape(planned.table)}[/]: {planned.asked:,} keys, {len(planned.positions):,} records")
+    console.print(
+        f"[bold]{escape(planned.table)}[/]: {plural(planned.asked, 'key')}, {plural(len(planned.positions), 'record')}"
+    )
     if connected:
         more = f", and {len(connected) - _SHOWN:,} more" if len(connected) > _SHOWN else ""
         listed = escape("; ".join(connected[:_SHOWN]))
@@ -166,13 +169,12 @@ def _show(planned: ErasePlan) -> None:
 
 
 def _show_result(result: dict[str, Any]) -> None:
-    console.print(f"{result['records']:,} records erased, {result['files_scanned']:,} files searched")
+    console.print(f"{plural(result['records'], 'record')} erased, {plural(result['files_scanned'], 'file')} searched")
     for file in result["landed_files"]:
         lines = file["lines"]
         more = f", ... ({len(lines):,})" if len(lines) > _SHOWN else ""
-        console.print(
-            f"landed: {escape(file['file'])}, lines {', '.join(map(str, lines[:_SHOWN]))}{more}", soft_wrap=True
-        )
+        noun, listed = "line" if len(lines) == 1 else "lines", ", ".join(map(str, lines[:_SHOWN]))
+        console.print(f"landed: {escape(file['file'])}, {noun} {listed}{more}", soft_wrap=True)
     for text in result["not_covered"]:
         console.print(f"not covered: {escape(text)}", soft_wrap=True)
     for found in result["findings"]:

@@ -137,6 +137,9 @@ def test_a_file_that_has_changed_is_named(plain_lake: Lake, folder: Path) -> Non
         with pytest.raises(ChangedInputError, match=rf"a\.jsonl was landed with {size} bytes and has \d+ now"):
             look(plain_lake, folder)
     assert state(plain_lake) == before
+    file.unlink()  # what the error advises
+    write_lines(folder / "b.jsonl", lines(2))
+    assert take_in(plain_lake, folder).files == 1
 
 
 def cut_gzip(file: Path) -> None:

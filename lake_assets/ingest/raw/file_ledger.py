@@ -120,8 +120,9 @@ def is_new(file: RecordFile, files: Mapping[str, int]) -> bool:
         return True
     if landed_size >= 0 and (size := file.size) != landed_size:
         raise ChangedInputError(
-            f"{file} was landed with {landed_size} bytes and has {size} now. A landed file must not change: deliver "
-            "new records under a new name, and write files elsewhere before renaming them into the folder"
+            f"{file} was landed with {landed_size} bytes and has {size} now. A landed file must not change: put its "
+            "old content back or delete it (raw has its records), and deliver new records under a new name. Write "
+            "files elsewhere before renaming them into the folder"
         )
     return False
 
