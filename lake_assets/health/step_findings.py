@@ -150,7 +150,7 @@ class _Findings:
         step, limit = table.running, longest_step(digest.newest)
         if step is None or limit is None or self.now - step.since <= limit:
             return None
-        of = f", process {step.process}" if step.process else ""
+        of = f", process {step.process}" if step.process else ", if its process is alive, which is not visible here"
         longest = max(s.seconds for s in digest.newest)
         text = (
             f"its step has run for {in_words(self.now - step.since)} (since {_moment(step.since)}{of}), and its last "

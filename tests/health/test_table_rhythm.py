@@ -295,7 +295,7 @@ def test_the_first_step_of_a_table_is_told_too_and_one_that_failed_is_not(
     shop.fail(CatalogUnavailableError("away"))
     (first,) = seen
     assert (first.table, first.running is not None) == (str(CITIES), True)
-    assert len(leftovers.notes_at_work(shop.lake)) == 1
+    assert len(leftovers.notes(shop.lake)) == 1
     assert of(quick_status(shop.lake), CITIES).running is None
     shop.step()
     assert seen[-1].running is not None

@@ -98,6 +98,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         for c in (
             *_failures(lake),
             *_lost_sources(tables),
+            *_killed(tables),
             *_disks(lake, pipelines),
             *_lags(tables, specs, limits),
             *_rejects(lake, tables, limits),
@@ -137,6 +138,13 @@ def _lost_sources(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
         if table.lost and not table.failure:
             more = f" (and {len(table.lost) - 1} more)" if len(table.lost) > 1 else ""
             yield Condition("failed", name, table.pipeline, f"{table.lost[0]}{more}")
+
+
+def _killed(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
+    """Yield tables whose last step was killed: nothing else tells of a run that ends without a word."""
+    for name, table in tables.items():
+        if table.killed and table.killed.is_known and not table.failure and not table.lost:
+            yield Condition("failed", name, table.pipeline, table.killed.text)
 
 
 def _disks(lake: LakeBase, pipelines: Sequence[Pipeline]) -> Iterator[Condition]:
