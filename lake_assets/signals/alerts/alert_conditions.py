@@ -117,9 +117,11 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
     return Found(found, names, frozenset(unknown))
 
 
-def conditions_of_disks(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits) -> Found:
-    """Return the disks with little room; nothing is known of the tables, which cannot be read."""
-    return Found([c for c in _disks(lake, pipelines) if c.kind in limits.kinds], frozenset())
+def conditions_without_tables(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits) -> Found:
+    """Return the disks with little room and the noted failures; the tables cannot be read."""
+    names = {p.name for p in pipelines}
+    failures = (c for c in _failures(lake) if c.pipeline in names)
+    return Found([c for c in (*failures, *_disks(lake, pipelines)) if c.kind in limits.kinds], frozenset())
 
 
 def _failures(lake: LakeBase) -> Iterator[Condition]:
