@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -59,25 +60,49 @@ def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
     people, began = People(lake, CITIES, AGES, SEEN), time.time()
     models = ("agg.cities", "agg.ages", "agg.seen")
     for _ in range(2):
-        people.land(12)
-        people.run()
-        source = lake.table("final.people")
-        for model in models:
-            state = _state(lake, model)
-            assert state["source-states"] == [
-                {
-                    "type": "table",
-                    "namespace": ["final"],
-                    "name": "people",
-                    "uuid": str(source.metadata.table_uuid),
-                    "snapshot-id": newest(lake, "final.people").snapshot_id,
-                }
-            ]
-            assert began * 1000 - 1 <= state["refresh-start-timestamp-ms"] <= time.time() * 1000
+        _batch(people, began, *models)
     assert _state(lake, "agg.cities")["view-version-id"] != _state(lake, "agg.ages")["view-version-id"]
     assert PROPERTY not in summary_of(newest(lake, "final.people"))
     people.check()
     _check_upkeep(lake, *models)
+    _check_another_compaction(lake, "agg.cities")
+    _compact(lake, "final.people")
+    _batch(people, began, *models)
+
+
+def _batch(people: People, began: float, *models: str) -> None:
+    """After a batch, the newest snapshot of a model names that of its source."""
+    people.land(12)
+    people.run()
+    source = people.lake.table("final.people")
+    for model in models:
+        state = _state(people.lake, model)
+        assert state["source-states"] == [
+            {
+                "type": "table",
+                "namespace": ["final"],
+                "name": "people",
+                "uuid": str(source.metadata.table_uuid),
+                "snapshot-id": newest(people.lake, "final.people").snapshot_id,
+            }
+        ]
+        assert began * 1000 - 1 <= state["refresh-start-timestamp-ms"] <= time.time() * 1000
+
+
+def _check_another_compaction(lake: Lake, model: str) -> None:
+    """What another program has only compacted has the state of its rows again after any upkeep, also one that fails."""
+    for kinds in (("manifests",), ("unknown",)):
+        state = _state(lake, model)
+        _compact(lake, model)
+        assert PROPERTY not in summary_of(newest(lake, model))
+        with contextlib.suppress(KeyError):
+            _attend(lake, TableId.parse(model), *cast("tuple[Kind, ...]", kinds))
+        assert _state(lake, model) == state
+
+
+def _compact(lake: Lake, table: str) -> None:
+    catalog = lake.sql_name(table).split(".")[0]
+    lake.spark().sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
 
 
 def _check_upkeep(lake: Lake, *models: str) -> None:
