@@ -21,6 +21,7 @@ from lake_assets.upkeep.services import carry_out
 from lake_assets.upkeep.upkeep_actions import Action, Kind
 from tests.support.people import AGES, CITIES, People
 from tests.support.signalled_shop import newest, signalled
+from tests.support.upkeep import compact
 
 SEEN = {"name": "agg.seen", "sql": "SELECT id FROM {{ changes('final.people') }}", "write": "merge", "key": "id"}
 MARKS = {"final.b": Watermark("u2", 2**62), "final.nested.a": Watermark("u1", 7)}
@@ -66,7 +67,7 @@ def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
     people.check()
     _check_upkeep(lake, *models)
     _check_another_compaction(lake, "agg.cities")
-    _compact(lake, "final.people")
+    compact(lake, "final.people")
     _batch(people, began, *models)
 
 
@@ -93,16 +94,11 @@ def _check_another_compaction(lake: Lake, model: str) -> None:
     """What another program has only compacted has the state of its rows again after any upkeep, also one that fails."""
     for kinds in (("manifests",), ("unknown",)):
         state = _state(lake, model)
-        _compact(lake, model)
+        compact(lake, model)
         assert PROPERTY not in summary_of(newest(lake, model))
         with contextlib.suppress(KeyError):
             _attend(lake, TableId.parse(model), *cast("tuple[Kind, ...]", kinds))
         assert _state(lake, model) == state
-
-
-def _compact(lake: Lake, table: str) -> None:
-    catalog = lake.sql_name(table).split(".")[0]
-    lake.spark().sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
 
 
 def _check_upkeep(lake: Lake, *models: str) -> None:
