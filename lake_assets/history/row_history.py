@@ -140,7 +140,9 @@ class _Reader:
         whole = log.complete(everything.values())
         starts = [-1, *(v.index for v in listed)]
         shown = [
-            replace(v, events=_within(absorbed, whole, before, at), notes=v.notes + self._unknown(line, absorbed, log, at))
+            replace(
+                v, events=_within(absorbed, whole, before, at), notes=v.notes + self._unknown(line, absorbed, log, at)
+            )
             for v, before, at in zip(plain, starts, starts[1:], strict=False)
         ]
         last = _last_known(absorbed, line, str(spec.staging))

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats.event_model import INDEX, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
@@ -25,6 +27,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.lake.names import literal
+from lake_assets.tables import table_lock
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ def close(lake: LakeBase, raw: TableId, of: Selection, by: str, because: str) ->
         The number of records.
 
     Raises:
-        ConcurrentWriteError: another writer was quicker; run again.
+        ConcurrentWriteError: another writer was quicker, or a step takes longer than this waits; run again.
     """
     return _decided(lake, raw, lambda: rejects.close(lake, raw, of.where, by, because))
 
@@ -79,9 +82,11 @@ def reopen(lake: LakeBase, raw: TableId, of: Selection) -> int:
 
 def _decided(lake: LakeBase, raw: TableId, decide: Callable[[], int]) -> int:
     rejects.catch_up(lake, raw)
-    count = decide()
-    # Also if nothing was left to decide: a call before may have been killed here.
-    _tell_tables(lake, raw)
+    # A step that reads records again has looked at what is closed before it writes.
+    with table_lock.waited_for(lake, rejects.rejected_of(raw)):
+        count = decide()
+        # Also if nothing was left to decide: a call before may have been killed here.
+        _tell_tables(lake, raw)
     return count
 
 
@@ -104,8 +109,14 @@ def _tell_tables(lake: LakeBase, raw: TableId) -> None:
             _tell(lake, name, counts[stagings[staging]])
 
 
+@retry(
+    retry=retry_if_exception_type(ConcurrentWriteError),
+    stop=stop_after_attempt(5),
+    wait=wait_random_exponential(multiplier=0.1, max=1),
+    reraise=True,
+)
 def _tell(lake: LakeBase, table: TableId, count: int) -> None:
-    """Store with a table how many records are rejected."""
+    """Store with a table how many records are rejected; a step of it may commit at the same time."""
     stored = exactness.stored_in(lake.table(table))
     reasons: list[Reason] = [r for r in stored if r.kind != "rejected"]
     reasons += [exactness.rejected(count)] if count else []
@@ -113,9 +124,7 @@ def _tell(lake: LakeBase, table: TableId, count: int) -> None:
         exactness.store(lake, table, reasons)
 
 
-def _readable(
-    lake: LakeBase, names: Sequence[TableId], layer: str
-) -> Iterator[tuple[TableId, Table, Collection[str]]]:
+def _readable(lake: LakeBase, names: Sequence[TableId], layer: str) -> Iterator[tuple[TableId, Table, Collection[str]]]:
     """Yield the tables of a layer that can be read, with their sources; of others it is logged that they are not told.
 
     Tables filled from files have no watermark.
