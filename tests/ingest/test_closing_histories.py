@@ -199,6 +199,7 @@ def _of(positions: Sequence[int]) -> Selection:
     return Selection(positions or (10**6,))
 
 
+@pytest.mark.long
 def test_a_decision_beside_a_rebuild_that_can_read_the_record(lake: Lake) -> None:
     history = History(lake, 0)
     history.close()
