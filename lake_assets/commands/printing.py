@@ -133,8 +133,14 @@ def facts() -> Table:
     return table
 
 
-def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return a table with one line per outcome."""
+def outcome_table(outcomes: Sequence[Outcome], said: dict[str, str] | None = None) -> Table:
+    """Return a table with one line per outcome. An error that several tables have is said in full of the first one.
+
+    Args:
+        outcomes: the outcomes.
+        said: the errors that were printed before, each with its table; new ones are added.
+    """
+    said = {} if said is None else said
     table = listing("table", "captured", "absorbed", "rejected", "how", "s", right=["rejected", "s"], fixed=["table"])
     for outcome in outcomes:
         style = STYLES[outcome.status]
@@ -143,7 +149,9 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
             escape("; ".join(_window(w) for w in outcome.windows)),
             absorbed(outcome),
             f"[bold red]{outcome.rejected:,}[/]" if outcome.rejected else "",
-            escape(outcome.error or _how(outcome)),
+            escape(_error(outcome.error, said.setdefault(outcome.error, outcome.table), outcome.table))
+            if outcome.error
+            else escape(_how(outcome)),
             f"{outcome.seconds:.1f}" if outcome.seconds else "",
         )
     return table
@@ -159,15 +167,21 @@ class OutcomeLines:
         """
         self._width = max(map(len, tables), default=20)
         self._is_first = True
+        self._said: dict[str, str] = {}
 
     def show(self, outcome: Outcome) -> None:
         """Print an outcome, after the headers if it is the first one."""
-        line = outcome_table([outcome])
+        line = outcome_table([outcome], self._said)
         line.show_header, self._is_first, line.expand = self._is_first, False, True
         name, captured, changed, _, how, seconds = line.columns
         name.width, changed.width, seconds.width = max(self._width, len(outcome.table)), 16, 6
         captured.ratio, how.ratio = 4, 5
         console.print(line)
+
+
+def _error(error: str, first: str, table: str) -> str:
+    """Return an error, or where it was printed before: `JavaNotFoundError, as for raw.events`."""
+    return error if first == table else f"{error.partition(':')[0]}, as for {first}"
 
 
 def _how(outcome: Outcome) -> str:

@@ -113,7 +113,10 @@ def _behind(status: TableStatus) -> str:
         parts.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
     parts += [left.text(source) for source, left in status.history.items() if left.matters]
     if status.running:
-        parts.append(f"a step runs for {in_words(max(0.0, time.time() - status.running.since))}")
+        where = "" if status.running.process else ", if it is alive (not here)"
+        parts.append(f"a step runs for {in_words(max(0.0, time.time() - status.running.since))}{where}")
+    if status.killed:
+        parts.append("its step was killed" if status.killed.is_known else "a step does not report")
     if status.upstream:
         parts.append(f"waits for {', '.join(status.upstream)}")
     if not parts:

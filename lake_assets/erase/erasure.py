@@ -8,8 +8,7 @@ table downstream still has to start from.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +30,7 @@ from lake_assets.formats.event_model import INDEX, POSITION
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw_tables import ARRIVED_PROPERTY
-from lake_assets.lake import LakeBase, TableId, quote, thresholds
+from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
@@ -49,7 +48,6 @@ from lake_assets.upkeep.services import expire_snapshots, rewrite_deleted_rows
 _QUIET = {UPKEEP_PROPERTY: ERASE, ARRIVED_PROPERTY: "{}"}
 # How often everything is gone through, if other writers commit meanwhile.
 _PASSES = 4
-_POLL_SECONDS = 0.2
 _LISTED = 5
 
 
@@ -140,7 +138,7 @@ class Erasure:
                 if spec.table in touched:
                     self._clean(touched[spec.table], source, spec)
                 else:
-                    with self._alone(spec.table):
+                    with table_lock.waited_for(self.lake, spec.table):
                         clean_head(lake, spec.table, marks_at_heads(lake, lake.table(spec.table), spec, touched.keys()))
 
     def _reads(self, spec: Spec, touched: Any) -> bool:
@@ -169,7 +167,7 @@ class Erasure:
         lake, name = self.lake, t.name
         if not lake.exists(name):
             return
-        with self._alone(name):
+        with table_lock.waited_for(self.lake, name):
             self.report(f"{name}: deleting rows and rewriting files")
             leftovers.drop_branches(lake, name, lake.table(name))
             if t.kind != "model" and (t.kind != "own" or t.columns):
@@ -219,26 +217,9 @@ class Erasure:
         name = file_ledger.ledger_of(raw)
         if self.lake.exists(name):
             file_ledger.catch_up(self.lake, raw)
-            with self._alone(name):
+            with table_lock.waited_for(self.lake, name):
                 table = self.lake.table(name)
                 clean_head(self.lake, name, marks_at_heads(self.lake, table, None, (raw,)))
-
-    @contextlib.contextmanager
-    def _alone(self, name: TableId) -> Generator[None]:
-        """Hold a table's lock alone.
-
-        Raises:
-            ConcurrentWriteError: a step holds it for too long.
-        """
-        until = time.monotonic() + thresholds.UPKEEP_WAIT_SECONDS
-        while True:
-            with table_lock.alone(self.lake, name) as is_held:
-                if is_held:
-                    yield
-                    return
-            if time.monotonic() >= until:
-                raise ConcurrentWriteError(f"a step is at work on {name}")
-            time.sleep(_POLL_SECONDS)
 
     # --- history ----------------------------------------------------------------------------------------------------
 
@@ -248,7 +229,7 @@ class Erasure:
         icdc.sweep(self.lake)
         for t in self.plan.tables:
             if self.lake.exists(t.name):
-                with self._alone(t.name):
+                with table_lock.waited_for(self.lake, t.name):
                     problems += self._expired(t.name)
         return problems
 

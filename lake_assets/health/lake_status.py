@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from lake_assets.errors import LakeError
 from lake_assets.health.late_tables import late_tables, targets_of
 from lake_assets.health.step_findings import with_steps
-from lake_assets.health.table_status import RunningStep, TableStatus, reasons_text, table_status
+from lake_assets.health.steps_at_work import with_steps_at_work
+from lake_assets.health.table_status import TableStatus, reasons_text, table_status
 from lake_assets.health.upkeep_status import UpkeepStatus, upkeep_statuses
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.disk_space import DiskSpace, disks
@@ -20,7 +21,6 @@ from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.service import service_state
 from lake_assets.service.live_service import live_among
-from lake_assets.tables import leftovers
 from lake_assets.tables.standing_failures import Failure, standing
 
 # What is said of a live source without a service's state.
@@ -80,7 +80,7 @@ def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus
 
 def _with_notes(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[Spec]) -> list[TableStatus]:
     """Return the tables with what processes have noted of them, and with what they say of each other."""
-    noted = with_services(lake, with_running(lake, with_failures(lake, tables), specs), specs)
+    noted = with_services(lake, with_steps_at_work(lake, with_failures(lake, tables), specs), specs)
     return with_unrouted(with_upstream(noted))
 
 
@@ -119,29 +119,6 @@ def with_failures(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableSt
         for t in (*tables, *missing)
         for failure in (failures.get(t.table),)
     ]
-
-
-def with_running(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[Spec] = ()) -> list[TableStatus]:
-    """Return the tables with their steps that are at work now; tables that do not exist yet come last.
-
-    Args:
-        specs: the tables whose declarations are known.
-    """
-    # Of a step that lost the catalog, the note stays until its process ends: the newest note of a table counts.
-    notes = sorted(leftovers.notes_at_work(lake), key=lambda n: n.began)
-    failed = standing(lake) if notes else {}
-    running = {
-        str(n.tables[0]): RunningStep(n.began / 1000, n.process)
-        for n in notes
-        if (failure := failed.get(str(n.tables[0]))) is None or failure.at < n.began / 1000
-    }
-    known, declared = {t.table for t in tables}, {str(s.table): s.pipeline for s in specs}
-    missing = [
-        TableStatus(name, declared[name], None, {}, {}, 0.0, None)
-        for name in running
-        if name not in known and name in declared
-    ]
-    return [replace(t, running=running.get(t.table)) for t in (*tables, *missing)]
 
 
 def with_unrouted(tables: Sequence[TableStatus]) -> list[TableStatus]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 
 from lake_assets.errors import InvalidNameError
 from lake_assets.health.durations import in_words
@@ -17,7 +18,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.journal.step_digests import Activity, Digests, StepDigest, step_digests
 from lake_assets.lake import LakeBase
-from lake_assets.lake.metadata.row_counts import is_upkeep
+from lake_assets.lake.metadata.row_counts import is_upkeep, number, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.pending_windows import GONE
@@ -150,7 +151,11 @@ class _Findings:
         step, limit = table.running, longest_step(digest.newest)
         if step is None or limit is None or self.now - step.since <= limit:
             return None
-        of = f", process {step.process}" if step.process else ""
+        if usual := max(s.bytes for s in digest.newest):  # a step that catches up has more to read than any before
+            limit *= max(1.0, self._pending_bytes(table, step.since) / usual)
+        if self.now - step.since <= limit:
+            return None
+        of = f", process {step.process}" if step.process else ", if its process is alive, which is not visible here"
         longest = max(s.seconds for s in digest.newest)
         text = (
             f"its step has run for {in_words(self.now - step.since)} (since {_moment(step.since)}{of}), and its last "
@@ -158,6 +163,30 @@ class _Findings:
             "the process: nothing is published, and the next run begins again"
         )
         return Overdue(self.now - step.since, limit, text)
+
+    def _pending_bytes(self, table: TableStatus, at: float) -> int:
+        """Return the size of the files that a table had to absorb at some time, as far as its sources tell.
+
+        What has come since then does not count: else no step would be overlong whose source goes on.
+        """
+        pending = 0
+        for source, absorbed in table.watermark.items():
+            try:
+                loaded = self.lake.find(source)
+            except InvalidNameError:  # a landing folder
+                continue
+            if loaded is None:
+                continue
+            if table.redeclared:  # it is computed again
+                pending += number(summary_of(loaded.current_snapshot()), "total-files-size")
+                continue
+            newer = takewhile(lambda s, start=absorbed: s.snapshot_id != start, ancestors(loaded))
+            pending += sum(
+                number(summary_of(s), "added-files-size")
+                for s in newer
+                if s.timestamp_ms / 1000 <= at and not is_upkeep(s)
+            )
+        return pending
 
     def _warnings(self, name: str, digest: StepDigest) -> tuple[str, ...]:
         """Return the audits that did not pass in the newest step that changed rows, which published nevertheless."""

@@ -52,6 +52,21 @@ class RunningStep:
 
 
 @dataclass(frozen=True)
+class KilledStep:
+    """A step of a table that never ended.
+
+    Attributes:
+        since: when it began, in seconds since 1970.
+        is_known: whether its process has ended; False: it has only not been heard of for long.
+        text: what is known of it, and what happens next.
+    """
+
+    since: float
+    is_known: bool
+    text: str
+
+
+@dataclass(frozen=True)
 class TableStatus:
     """Status of one table of the lake.
 
@@ -88,6 +103,7 @@ class TableStatus:
         silent: that nothing arrives, for longer than declared or usual; None: something does, or that is usual.
         stalled: that changes wait for longer than usual, of a table without a target; None: they do not.
         running: its step that is at work now; None: there is none.
+        killed: its step that never ended, until a later one is done; None: there is none.
         overlong: that this step takes far longer than usual; None: it does not.
         slower: that its newest steps take longer than earlier ones of their size; empty: they do not.
         warnings: the audits of `severity: warn` that did not pass in its newest step that changed rows.
@@ -128,6 +144,7 @@ class TableStatus:
     silent: Overdue | None = None
     stalled: Overdue | None = None
     running: RunningStep | None = None
+    killed: KilledStep | None = None
     overlong: Overdue | None = None
     slower: str = ""
     warnings: tuple[str, ...] = ()
@@ -187,6 +204,8 @@ class TableStatus:
             yield from (("red", text) for text in self.lost)
         if self.source_fails:
             yield "red", f"its source is not read: {self.source}"
+        if self.killed:
+            yield "red" if self.killed.is_known else "yellow", self.killed.text
         if self.late:
             yield "red", self.late
         if self.overlong:

@@ -36,6 +36,11 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.table_graph import Spec
 
+_GAP = (
+    "snapshots before this one have expired, back to the one before it in this list: what it shows may be the work of "
+    "several commits, and values in between are not known"
+)
+
 
 def row_history(
     lake: LakeBase, specs: Sequence[Spec], asked: HistoryRequest, *, shows_sensitive: bool = False
@@ -135,7 +140,9 @@ class _Reader:
         whole = log.complete(everything.values())
         starts = [-1, *(v.index for v in listed)]
         shown = [
-            replace(v, events=_within(absorbed, whole, before, at), notes=self._unknown(line, absorbed, log, at))
+            replace(
+                v, events=_within(absorbed, whole, before, at), notes=v.notes + self._unknown(line, absorbed, log, at)
+            )
             for v, before, at in zip(plain, starts, starts[1:], strict=False)
         ]
         last = _last_known(absorbed, line, str(spec.staging))
@@ -246,7 +253,7 @@ class _Reader:
         return RowVersion(
             moment.id, moment.at, moment.operation, moment.made_by, moment.changed,
             {source: mark.snapshot for source, mark in moment.marks.items()}, moment.declaration,
-            tuple(_named(c, names) for c in version.changes),
+            tuple(_named(c, names) for c in version.changes), notes=(_GAP,) if moment.follows_gap else (),
         )  # fmt: skip
 
     def _ids(self, names: Iterable[str]) -> list[int]:

@@ -7,7 +7,7 @@ is in older versions of its metadata, which tell as well when its declaration ch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -51,6 +51,7 @@ class Moment:
         marks: what the table had absorbed then, by source; empty: unknown, or nothing.
         declaration: how the declaration differs from that of the moment before; empty: not, or that is unknown.
         is_rollback: whether main moved back to it.
+        follows_gap: whether snapshots between the moment before and this one have expired.
     """
 
     snapshot: Snapshot
@@ -58,6 +59,7 @@ class Moment:
     marks: Watermarks
     declaration: tuple[str, ...] = ()
     is_rollback: bool = False
+    follows_gap: bool = False
 
     @property
     def id(self) -> int:
@@ -151,9 +153,24 @@ def timeline(table: Table) -> Timeline:
         known = definition if definition is not None else known
         at = datetime.fromtimestamp(ms / 1000, UTC)
         marks = _marks(table, snapshot_id)
-        moments.append(Moment(kept[snapshot_id], at, marks, changes, snapshot_id in seen))
+        has_gap = snapshot_id not in seen and _has_gap(kept, snapshot_id, [m.id for m in moments])
+        moments.append(Moment(kept[snapshot_id], at, marks, changes, snapshot_id in seen, has_gap))
         seen.add(snapshot_id)
     return Timeline(tuple(moments), bool(moments) and _is_first(moments[0].snapshot))
+
+
+def _has_gap(kept: Mapping[int, Snapshot], snapshot_id: int, seen: Sequence[int]) -> bool:
+    """Whether a snapshot has an expired ancestor that is younger than those that were seen before it, oldest first."""
+    oldest = kept[snapshot_id]
+    while (parent := oldest.parent_snapshot_id) is not None and parent not in seen:
+        if parent not in kept:
+            return True
+        oldest = kept[parent]
+    if parent is not None or not seen:
+        return False
+    # A replaced table begins anew, and PyIceberg forgets the parents that it expires: then commits are missing between.
+    numbers = {s.sequence_number for s in kept.values()}
+    return not numbers.issuperset(range((kept[seen[-1]].sequence_number or 0) + 1, oldest.sequence_number or 0))
 
 
 def _older(table: Table) -> list[_Version | None]:

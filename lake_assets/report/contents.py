@@ -249,7 +249,8 @@ def _specs(lake: LakeBase, pipelines: Sequence[Pipeline]) -> dict[str, Spec]:
 
 
 def _state(status: TableStatus) -> str:
-    if status.failure or status.error or status.lost or status.source_fails:
+    is_killed = status.killed is not None and status.killed.is_known
+    if status.failure or status.error or status.lost or status.source_fails or is_killed:
         return "failing"
     if is_late(status) or status.overlong:
         return "late"

@@ -84,6 +84,8 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
     if status.source_fails:
         do = "`lake-assets doctor` with the pipeline's file says what is missing"
         yield Finding("failing", table, without_values(f"its source is not read: {status.source}"), do, waiting)
+    if status.killed:
+        yield Finding("failing" if status.killed.is_known else "notice", table, status.killed.text, "", waiting)
     if not status.failure and is_late(status):
         of = f", and may for {duration(target)}" if target is not None else ""
         what = status.late or f"changes have waited for {duration(_waited(status))}{of}: {behind_text(status)}"

@@ -2,7 +2,8 @@
 
 Branches and ICDC tables name the process that created them; the next run drops those of dead processes. Files do not.
 So each step writes a note, in the lake's home, of the tables it writes, and removes it when done: the note of a dead
-process names the tables to list, and a start time. Other tables are never listed.
+process names the tables to list, and a start time. Other tables are never listed. Until a later step of the table is
+done, `status` tells of the killed one.
 """
 
 from __future__ import annotations
@@ -81,6 +82,18 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
         note.unlink(missing_ok=True)  # the writer has removed its files
         raise
     note.unlink(missing_ok=True)
+    _done_again(lake, tables[0])
+
+
+def _done_again(lake: LakeBase, table: TableId) -> None:
+    """Note with killed steps of a table that a later one was done: nothing is left but their files."""
+    for killed in _notes(lake):
+        if killed.is_abandoned and not killed.is_done_again and killed.tables[:1] == (table,):
+            with contextlib.suppress(OSError):  # another step does the same, or the disk is full
+                written, partial = killed.file.stat().st_mtime, killed.file.with_suffix(".partial")
+                partial.write_text(json.dumps(json.loads(killed.file.read_text()) | {"done_again": True}))
+                os.utime(partial, (written, written))  # the age of a note counts
+                partial.replace(killed.file)
 
 
 def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
@@ -119,6 +132,8 @@ class Note:
         tables: the tables that a step writes, its own first.
         began: in milliseconds since 1970.
         process: the id of the process, if it runs on this machine.
+        is_gone: whether the process has ended; None: that is not visible here.
+        is_done_again: whether a later step of the table was done.
     """
 
     file: Path
@@ -127,6 +142,8 @@ class Note:
     age: timedelta
     is_abandoned: bool
     process: int | None = None
+    is_gone: bool | None = None
+    is_done_again: bool = False
 
 
 def abandoned(lake: LakeBase) -> list[Note]:
@@ -134,9 +151,9 @@ def abandoned(lake: LakeBase) -> list[Note]:
     return [note for note in _notes(lake) if note.is_abandoned]
 
 
-def notes_at_work(lake: LakeBase) -> list[Note]:
-    """Return the notes of steps that are at work now, as far as that can be told."""
-    return [note for note in _notes(lake) if note.tables and not note.is_abandoned]
+def notes(lake: LakeBase) -> list[Note]:
+    """Return the notes of steps that are at work, and of those that never ended."""
+    return [note for note in _notes(lake) if note.tables]
 
 
 def _notes(lake: LakeBase) -> Iterator[Note]:
@@ -147,7 +164,7 @@ def _notes(lake: LakeBase) -> Iterator[Note]:
             age = timedelta(seconds=max(0.0, time.time() - file.stat().st_mtime))
             content = json.loads(file.read_text())
             tables = tuple(TableId.parse(tuple(t)) for t in content["tables"])
-            began = int(content["began"])
+            began, is_done_again = int(content["began"]), bool(content.get("done_again"))
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, LakeError):
@@ -158,7 +175,7 @@ def _notes(lake: LakeBase) -> Iterator[Note]:
         # Whether a process on another machine is alive is unknown: only the age counts.
         is_abandoned = age >= FILES_AFTER if is_dead is None else is_dead
         process = int(match[1].split("_")[1]) if match and is_dead is False else None
-        yield Note(file, tables, began, age, is_abandoned, process)
+        yield Note(file, tables, began, age, is_abandoned, process, is_dead, is_done_again)
 
 
 def _sweep_note(lake: LakeBase, note: Note, after: timedelta) -> list[str]:

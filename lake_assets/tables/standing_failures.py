@@ -6,6 +6,7 @@ not properties of its tables. They hold what status commands say of a table betw
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -45,6 +46,10 @@ class Failure:
     state: str
 
 
+# What could not be written, as on a full disk, by file: the alerts of this process tell of it.
+_unwritten: dict[Path, Failure] = {}
+
+
 def note(lake: LakeBase, table: TableId, pipeline: str, file: Path | None, error: Exception) -> None:
     """Note that a step of a table failed. What prevents the note itself is logged: the error is raised in any case."""
     text = lake.config.hidden(error_text(error))
@@ -57,13 +62,20 @@ def note(lake: LakeBase, table: TableId, pipeline: str, file: Path | None, error
         write_private(partial, json.dumps(asdict(failure)))
         partial.replace(target)
     except OSError as e:
-        log.warning("%s: its failure is not shown by `status`: %s", table, e)
+        log.warning("%s: only this process knows of its failure, and `status` does not show it: %s", table, e)
+        _unwritten[target] = failure
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    else:
+        _unwritten.pop(target, None)
 
 
 def forget(lake: LakeBase, table: TableId | str) -> None:
     """Remove the note of a table: a step of it succeeded."""
+    file = _file_of(lake, str(table))
+    _unwritten.pop(file, None)
     try:
-        _file_of(lake, str(table)).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     except OSError as e:
         log.warning("%s: its former failure is still shown by `status`: %s", table, e)
 
@@ -88,16 +100,21 @@ def has_failed(lake: LakeBase, table: TableId) -> bool:
 
 
 def _stands(lake: LakeBase, failure: Failure) -> bool:
-    return failure.state in ("", _state_of(lake, failure.table))
+    now = _state_of(lake, failure.table)
+    # Where a catalog on a full disk cannot be read, nothing says that the table has gone on.
+    return "" in (failure.state, now) or failure.state == now
 
 
 def _all(lake: LakeBase) -> Iterator[Failure]:
-    for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
+    folder = lake.config.home / _FOLDER
+    for file in sorted({*folder.glob("*.json"), *(f for f in [*_unwritten] if f.parent == folder)}):
         if (failure := _read(file)) is not None:
             yield failure
 
 
 def _read(file: Path) -> Failure | None:
+    if (unwritten := _unwritten.get(file)) is not None:
+        return unwritten
     try:
         return Failure(**json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.runtime.private_files import make_private
 
@@ -52,6 +53,24 @@ def alone(lake: LakeBase, table: TableId) -> Generator[bool]:
     # Without the second file, upkeep could take the lock again and again between two looks of a step.
     with _opened(lake, table) as file:
         yield not is_wanted and (file is None or _locked(file, fcntl.LOCK_EX, 0))
+
+
+@contextlib.contextmanager
+def waited_for(lake: LakeBase, table: TableId) -> Generator[None]:
+    """Hold a table's lock alone; wait for the steps that have it.
+
+    Raises:
+        ConcurrentWriteError: a step holds it for too long.
+    """
+    until = time.monotonic() + thresholds.UPKEEP_WAIT_SECONDS
+    while True:
+        with alone(lake, table) as is_held:
+            if is_held:
+                yield
+                return
+        if time.monotonic() >= until:
+            raise ConcurrentWriteError(f"a step is at work on {table}: nothing was done, run again once it has ended")
+        time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,12 @@ def carry_out(
     """
     began = time.monotonic()
     with named_errors(name), as_race(name):
-        result = _SERVICES[action.kind](lake, name, action, health, policy)
+        try:
+            result = _SERVICES[action.kind](lake, name, action, health, policy)
+        except Exception:
+            with contextlib.suppress(Exception):  # a part of it may be done; why the rest is not is what counts
+                _keep_refresh_state(lake, name)
+            raise
         _keep_refresh_state(lake, name)
     if isinstance(result, Refused):
         return result

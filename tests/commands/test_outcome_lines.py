@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from lake_assets.commands.printing import outcome_table
+from lake_assets.commands import printing
+from lake_assets.commands.printing import OutcomeLines, outcome_table
 from lake_assets.tables.outcome import Absorbed, Outcome
 
 DAY = "2026-11-30 "
@@ -29,3 +30,23 @@ def test_ranges_of_times_are_shortened_and_others_are_not(ends: str, printed: st
     outcome = Outcome("final.t", "absorbed", (Absorbed("staging.t", 1, 2, 1, 10, {"at": ends}),), inserted=1)
     Console(file=output, width=200).print(outcome_table([outcome]))
     assert f"staging.t: 1 file, 10 B, at {printed}  " in output.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_error_that_all_tables_have_is_said_once(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=200)
+    java = "JavaNotFoundError: Spark needs Java 17 or 21"
+    errors = {"raw.t": java, "staging.t": java, "final.t": "ModelError: another one", "agg.t": java}
+    outcomes = [Outcome(table, "failed", error=error) for table, error in errors.items()]
+    if is_terminal:
+        console.print(outcome_table(outcomes))
+    else:
+        monkeypatch.setattr(printing, "console", console)
+        lines = OutcomeLines([*errors])
+        for outcome in outcomes:
+            lines.show(outcome)
+    text = output.getvalue()
+    assert text.count("Spark needs Java") == 1
+    assert text.count("JavaNotFoundError, as for raw.t") == 2
+    assert "ModelError: another one" in text

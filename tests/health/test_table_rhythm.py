@@ -26,6 +26,7 @@ from lake_assets.journal.step_digests import StepBrief, StepDigest, digested, me
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.disk_space import disks
+from lake_assets.lake.metadata.row_counts import number, summary_of
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.report.contents import report
@@ -255,7 +256,8 @@ def test_a_step_that_runs_is_told_and_that_it_takes_far_longer_than_usual(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(3):
-        step_journal.note(shop.lake, replace(landing(time.time() - HOUR + n, str(CITIES)), seconds=200.0))
+        record = landing(time.time() - HOUR + n, str(CITIES), bytes_read=10_000)
+        step_journal.note(shop.lake, replace(record, seconds=200.0))
     seen: list[Sequence[TableStatus]] = []
 
     def during() -> None:
@@ -286,6 +288,30 @@ def test_a_step_that_runs_is_told_and_that_it_takes_far_longer_than_usual(
     assert of(quick_status(shop.lake), CITIES).running is None
 
 
+def test_a_step_that_catches_up_may_take_as_much_longer_as_it_has_more_to_read(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[TableStatus | None] = []
+
+    def during() -> None:
+        shop.order()  # what comes while it runs gives it no more time
+        tables = quick_status(shop.lake, shop.pipeline.specs(shop.lake))
+        seen.extend(of(with_steps(shop.lake, tables, {}, time.time() + s), CITIES) for s in (900, 1_300))
+
+    def orders_of(minutes: int) -> None:
+        for _ in range(minutes):
+            shop.order()
+
+    size = number(summary_of(shop.lake.table(ORDERS).current_snapshot()), "added-files-size")
+    for n in range(3):
+        record = replace(landing(time.time() - HOUR + n, str(CITIES), bytes_read=2 * size), seconds=200.0)
+        step_journal.note(shop.lake, record)
+    orders_of(4)
+    monkeypatch.setattr(shop, "during", during)
+    shop.step()
+    assert [t.overlong.limit if t and t.overlong else None for t in seen] == [None, pytest.approx(1_200, rel=0.01)]
+
+
 def test_the_first_step_of_a_table_is_told_too_and_one_that_failed_is_not(
     plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +321,7 @@ def test_the_first_step_of_a_table_is_told_too_and_one_that_failed_is_not(
     shop.fail(CatalogUnavailableError("away"))
     (first,) = seen
     assert (first.table, first.running is not None) == (str(CITIES), True)
-    assert len(leftovers.notes_at_work(shop.lake)) == 1
+    assert len(leftovers.notes(shop.lake)) == 1
     assert of(quick_status(shop.lake), CITIES).running is None
     shop.step()
     assert seen[-1].running is not None

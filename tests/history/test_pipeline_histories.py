@@ -26,7 +26,7 @@ from tests.support.erased_users import CITIES, JOINED, Users
 from tests.support.pipeline_files import write_pipeline
 from tests.support.pipeline_runs import run
 from tests.support.seeds import long_seeds
-from tests.support.upkeep import forget_history
+from tests.support.upkeep import compact, forget_history
 
 IDS, CITY_NAMES = range(1, 6), ("Rome", "Bari", "Pisa")
 Rows = dict[Any, dict[str, Any]]
@@ -225,6 +225,35 @@ def test_versions_have_the_events_and_rows_that_made_them(
         assert "have expired" in found.begins
         if found.versions:
             assert len(found.versions[0].events) == len(events_of(world.delivered, key))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_compacted_first", [True, False])
+def test_where_the_history_ends_after_another_program_compacted_and_expired_it(
+    lake: Lake, tmp_path: Path, call_on: Callable[[Lake], Callable[..., Done]], *, is_compacted_first: bool
+) -> None:
+    world, call = World(lake, tmp_path, 0), call_on(lake)
+    for _ in range(3):
+        world.batch()
+    for table in ("final.users", "agg.cities", "staging.users"):
+        for change in (compact, forget_history) if is_compacted_first else (forget_history, compact):
+            change(lake, table)
+        kept = world.users[-1]
+        for key in IDS:
+            found = world.of("final.users", id=key)
+            assert "older ones have expired" in found.begins
+            assert [(c.what, c.before, c.after) for v in found.versions for c in v.changes] == [
+                ("found", None, r) for r in kept if r["id"] == key
+            ]
+            listed = [(e.op, _lsn(e.sequence)) for v in found.versions for e in v.events]
+            assert [e for e in listed if e not in events_of(world.delivered, key)] == []
+        done = call("history", "final.users", "--key", f"id={kept[0]['id']}", "--pipeline", world.world.file)
+        assert done.code == 0, done.err
+        assert "older ones have expired, and earlier versions of the row with them" in " ".join(done.out.split())
+    for city in {r["city"] for r in world.cities[-1]}:
+        found = world.of("agg.cities", city=city)
+        assert "older ones have expired" in found.begins
+        assert [c.what for v in found.versions for c in v.changes] == ["found"]
 
 
 def check_printed(world: World, call: Callable[..., Done]) -> None:

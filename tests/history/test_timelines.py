@@ -94,3 +94,23 @@ def test_marks_and_the_beginning_of_what_is_kept(plain_lake: Lake, table: Table)
     found = of(plain_lake)
     assert whats(found) == [("found", 0)]
     assert "older ones have expired" in found.begins
+
+
+def test_what_expired_between_two_kept_snapshots_is_told_with_the_later_one(plain_lake: Lake, table: Table) -> None:
+    """As where another program expires all snapshots but those that the tags of consumers keep."""
+    for number in range(4):
+        plain_lake.table(NAME).overwrite(rows((1, number), (2, 0)))
+        if number == 1:
+            head = plain_lake.table(NAME).metadata.current_snapshot_id
+            assert head is not None
+            plain_lake.table(NAME).manage_snapshots().create_tag(head, "consumer").commit()
+    assert not any(v.notes for v in of(plain_lake).versions)
+    expire(plain_lake, NAME)
+    plain_lake.table(NAME).overwrite(rows((1, 9)))
+    found = of(plain_lake)
+    assert whats(found) == [("found", 1), ("updated", 3), ("updated", 9)]
+    assert "older ones have expired" in found.begins
+    assert [bool(v.notes) for v in found.versions] == [False, True, False]
+    assert "may be the work of several commits" in found.versions[1].notes[0]
+    # It says so of no row that did not change there.
+    assert [n for v in of(plain_lake, 2).versions[:1] for n in v.notes] == []

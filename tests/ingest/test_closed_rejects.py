@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.schema import Schema
 
 from lake_assets import Lake
 from lake_assets.facade import Lake as LakeOfCommands
@@ -14,7 +16,7 @@ from lake_assets.health.lake_status import quick_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.records.rejects import is_of_rejects
 from lake_assets.ingest.staging.closed_rejects import Selection, close, reopen
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, caching_catalog
 from lake_assets.signals.alerts.alert_conditions import Limits, conditions
 from tests.support.cli import Done, caller
 from tests.support.item_events import TYPED, change
@@ -47,7 +49,18 @@ def typed(kind: str) -> dict[str, Any]:
     return {"format": "simplified", "tables": [{"table": ITEMS, "key": "id", "types": {"id": "int", "n": kind}}]}
 
 
-def test_a_row_that_was_delivered_again_and_its_reject_is_closed(lake: Lake, call: Callable[..., Done]) -> None:
+def unreadable(lake: Lake, name: str) -> TableId:
+    """Create a table whose metadata cannot be read."""
+    table = TableId.parse(name)
+    lake.ensure_namespace(table.namespace)
+    made = lake.catalog.create_table(table.parts, Schema())
+    Path(made.metadata_location.removeprefix("file://")).write_text("{")
+    return table
+
+
+def test_a_row_that_was_delivered_again_and_its_reject_is_closed(
+    lake: Lake, call: Callable[..., Done], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = Stream(lake, **TYPED)
     stream.run(
         change("insert", 1, id=1, n=1), change("insert", 2, id=2, n="3000000000"), change("insert", 3, id=3, n=3)
@@ -55,8 +68,16 @@ def test_a_row_that_was_delivered_again_and_its_reject_is_closed(lake: Lake, cal
     stream.run(change("insert", 4, id=2, n=2))
     assert told(stream) == {("rejected", "raw.events"), ("not_exact", "staging.items"), ("not_exact", "final.items")}
 
+    broken = [unreadable(lake, name) for name in ("agg.broken", "final.broken", "raw.broken", "staging.broken")]
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())
     done = call("rejected", "close", "raw.events", "--position", "1", "--because", "delivered again")
+    assert done.code == 0, done.err
     assert done.out.strip() == "1 record is closed; `lake-assets rejected list --closed` shows them"
+    # Only what may have such records is read.
+    warned = [r.getMessage() for r in caplog.records if "cannot be read" in r.getMessage()]
+    assert [w.split()[0] for w in warned] == ["staging.broken", "final.broken"]
+    for name in broken:
+        lake.catalog.drop_table(name.parts)
     assert told(stream) == set()
     of = status(lake)
     assert (of["raw.events"].rejected, of["raw.events"].closed) == (0, 1)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.errors import AuditFailedError, CatalogUnavailableError, ConfigError, WebhookError
+from lake_assets.errors import AuditFailedError, CatalogUnavailableError, ConfigError, StorageFullError, WebhookError
 from lake_assets.health.durations import in_words
 from lake_assets.ingest.records.reject_reasons import RejectCounts, RejectReason
 from lake_assets.ingest.staging import exactness
@@ -261,6 +261,29 @@ def test_a_full_disk_is_told_although_nothing_can_be_remembered(shop: Shop, rece
         ("began", received.bodies[1]["id"]),
         ("ended", received.bodies[1]["id"]),
     ]
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_step_that_fails_on_a_full_disk_is_told_although_its_failure_cannot_be_noted(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch, *, is_readable: bool
+) -> None:
+    def away(*_: Any) -> None:
+        raise CatalogUnavailableError("database or disk is full")
+
+    shop.step()
+    with full_disk(), monkeypatch.context() as patch:
+        shop.fail(StorageFullError("no room for agg.cities"))
+        if not is_readable:
+            patch.setattr(alert_conditions, "quick_status", away)
+        for _ in range(2):
+            with contextlib.suppress(CatalogUnavailableError):
+                look(shop)
+    assert told(received)[0] == ("began", "failed", "agg.cities")
+    assert [b["kind"] for b in received.bodies] == ["failed", "disk"]
+    shop.order()
+    shop.step()
+    look(shop)
+    assert {(b["event"], b["kind"]) for b in received.bodies[2:]} == {("ended", "failed"), ("ended", "disk")}
 
 
 def test_a_full_disk_is_told_although_the_tables_cannot_be_read(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ from lake_assets.upkeep.services import carry_out
 from lake_assets.upkeep.upkeep_actions import Action, Kind
 from tests.support.people import AGES, CITIES, People
 from tests.support.signalled_shop import newest, signalled
+from tests.support.upkeep import compact
 
 SEEN = {"name": "agg.seen", "sql": "SELECT id FROM {{ changes('final.people') }}", "write": "merge", "key": "id"}
 MARKS = {"final.b": Watermark("u2", 2**62), "final.nested.a": Watermark("u1", 7)}
@@ -59,25 +61,44 @@ def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
     people, began = People(lake, CITIES, AGES, SEEN), time.time()
     models = ("agg.cities", "agg.ages", "agg.seen")
     for _ in range(2):
-        people.land(12)
-        people.run()
-        source = lake.table("final.people")
-        for model in models:
-            state = _state(lake, model)
-            assert state["source-states"] == [
-                {
-                    "type": "table",
-                    "namespace": ["final"],
-                    "name": "people",
-                    "uuid": str(source.metadata.table_uuid),
-                    "snapshot-id": newest(lake, "final.people").snapshot_id,
-                }
-            ]
-            assert began * 1000 - 1 <= state["refresh-start-timestamp-ms"] <= time.time() * 1000
+        _batch(people, began, *models)
     assert _state(lake, "agg.cities")["view-version-id"] != _state(lake, "agg.ages")["view-version-id"]
     assert PROPERTY not in summary_of(newest(lake, "final.people"))
     people.check()
     _check_upkeep(lake, *models)
+    _check_another_compaction(lake, "agg.cities")
+    compact(lake, "final.people")
+    _batch(people, began, *models)
+
+
+def _batch(people: People, began: float, *models: str) -> None:
+    """After a batch, the newest snapshot of a model names that of its source."""
+    people.land(12)
+    people.run()
+    source = people.lake.table("final.people")
+    for model in models:
+        state = _state(people.lake, model)
+        assert state["source-states"] == [
+            {
+                "type": "table",
+                "namespace": ["final"],
+                "name": "people",
+                "uuid": str(source.metadata.table_uuid),
+                "snapshot-id": newest(people.lake, "final.people").snapshot_id,
+            }
+        ]
+        assert began * 1000 - 1 <= state["refresh-start-timestamp-ms"] <= time.time() * 1000
+
+
+def _check_another_compaction(lake: Lake, model: str) -> None:
+    """What another program has only compacted has the state of its rows again after any upkeep, also one that fails."""
+    for kinds in (("manifests",), ("unknown",)):
+        state = _state(lake, model)
+        compact(lake, model)
+        assert PROPERTY not in summary_of(newest(lake, model))
+        with contextlib.suppress(KeyError):
+            _attend(lake, TableId.parse(model), *cast("tuple[Kind, ...]", kinds))
+        assert _state(lake, model) == state
 
 
 def _check_upkeep(lake: Lake, *models: str) -> None:

@@ -293,22 +293,23 @@ def _is(state: Literal["open", "closed"]) -> str:
 def close(lake: LakeBase, raw: TableId, where: str, by: str, because: str) -> int:
     """Close rejects that meet a condition in SQL and are open; return the number of records.
 
+    The caller holds the lock of the table alone, as for `reopen`.
+
     Raises:
         ConcurrentWriteError: another writer was quicker.
     """
     name = rejected_of(raw)
     if not (found := _records(lake, raw, where, "open")):
         return 0
-    with table_lock.shared(lake, name):
-        if not has_closings(lake.table(name)):
-            for column, kind in CLOSING.items():
-                alter(lake, name, Change("add", column, kind))
-        decision = {
-            "closed_at": "current_timestamp()",
-            "closed_by": literal(by),
-            "closed_because": literal(because),
-        }
-        update_in_place(lake, name, decision, f"({where}) AND {_is('open')}")
+    if not has_closings(lake.table(name)):
+        for column, kind in CLOSING.items():
+            alter(lake, name, Change("add", column, kind))
+    decision = {
+        "closed_at": "current_timestamp()",
+        "closed_by": literal(by),
+        "closed_because": literal(because),
+    }
+    update_in_place(lake, name, decision, f"({where}) AND {_is('open')}")
     return found
 
 
@@ -320,8 +321,7 @@ def reopen(lake: LakeBase, raw: TableId, where: str) -> int:
     """
     name = rejected_of(raw)
     if found := _records(lake, raw, where, "closed"):
-        with table_lock.shared(lake, name):
-            update_in_place(lake, name, dict.fromkeys(CLOSING, "NULL"), f"({where}) AND {_is('closed')}")
+        update_in_place(lake, name, dict.fromkeys(CLOSING, "NULL"), f"({where}) AND {_is('closed')}")
     return found
 
 

@@ -6,12 +6,16 @@ records again, or a replay, leaves it out. So a row that was delivered again is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats.event_model import INDEX, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
@@ -23,6 +27,9 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.lake.names import literal
+from lake_assets.tables import table_lock
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def close(lake: LakeBase, raw: TableId, of: Selection, by: str, because: str) ->
         The number of records.
 
     Raises:
-        ConcurrentWriteError: another writer was quicker; run again.
+        ConcurrentWriteError: another writer was quicker, or a step takes longer than this waits; run again.
     """
     return _decided(lake, raw, lambda: rejects.close(lake, raw, of.where, by, because))
 
@@ -75,29 +82,66 @@ def reopen(lake: LakeBase, raw: TableId, of: Selection) -> int:
 
 def _decided(lake: LakeBase, raw: TableId, decide: Callable[[], int]) -> int:
     rejects.catch_up(lake, raw)
-    count = decide()
-    # Also if nothing was left to decide: a call before may have been killed here.
-    _tell_tables(lake, raw)
+    # A step that reads records again has looked at what is closed before it writes.
+    with table_lock.waited_for(lake, rejects.rejected_of(raw)):
+        count = decide()
+        # Also if nothing was left to decide: a call before may have been killed here.
+        _tell_tables(lake, raw)
     return count
 
 
 def _tell_tables(lake: LakeBase, raw: TableId) -> None:
     """Store with the staging and final tables of a raw table how many of their records are rejected now."""
-    tables = {t: lake.table(t) for t in lake.all_tables()}
-    # Tables filled from files have no watermark.
-    read_by = {t: read_marks(loaded).keys() if find_property(loaded, WATERMARK) else () for t, loaded in tables.items()}
-    for staging, loaded in tables.items():
-        about = loaded.properties.get(SOURCE_TABLE_PROPERTY)
-        if about is None or str(raw) not in read_by[staging]:
+    names = lake.all_tables()
+    stagings = {
+        name: about
+        for name, loaded, read in _readable(lake, names, "staging")
+        if (about := loaded.properties.get(SOURCE_TABLE_PROPERTY)) is not None and str(raw) in read
+    }
+    if not stagings:
+        return
+    counts = {about: rejects.rejected_records(lake, raw, about) for about in stagings.values()}
+    for name, about in stagings.items():
+        _tell(lake, name, counts[about])
+    for name, loaded, read in _readable(lake, names, "final"):
+        staging = next((t for t in stagings if str(t) in read), None)
+        if staging is not None and exactness.PROPERTY in loaded.properties:
+            _tell(lake, name, counts[stagings[staging]])
+
+
+@retry(
+    retry=retry_if_exception_type(ConcurrentWriteError),
+    stop=stop_after_attempt(5),
+    wait=wait_random_exponential(multiplier=0.1, max=1),
+    reraise=True,
+)
+def _tell(lake: LakeBase, table: TableId, count: int) -> None:
+    """Store with a table how many records are rejected; a step of it may commit at the same time."""
+    stored = exactness.stored_in(lake.table(table))
+    reasons: list[Reason] = [r for r in stored if r.kind != "rejected"]
+    reasons += [exactness.rejected(count)] if count else []
+    if tuple(reasons) != stored:
+        exactness.store(lake, table, reasons)
+
+
+def _readable(lake: LakeBase, names: Sequence[TableId], layer: str) -> Iterator[tuple[TableId, Table, Collection[str]]]:
+    """Yield the tables of a layer that can be read, with their sources; of others it is logged that they are not told.
+
+    Tables filled from files have no watermark.
+    """
+    for name in names:
+        if name.namespace[0] != layer:
             continue
-        count = rejects.rejected_records(lake, raw, about)
-        now = [exactness.rejected(count)] if count else []
-        finals = [t for t in tables if str(staging) in read_by[t] and exactness.PROPERTY in tables[t].properties]
-        for table in (staging, *finals):
-            stored = exactness.stored_in(tables[table])
-            kept: list[Reason] = [r for r in stored if r.kind != "rejected"]
-            if tuple(kept + now) != stored:
-                exactness.store(lake, table, kept + now)
+        try:
+            loaded = lake.table(name)
+            sources = read_marks(loaded).keys() if find_property(loaded, WATERMARK) else ()
+        except Exception as e:  # of any kind: broken metadata make PyIceberg raise many
+            log.warning(
+                "%s cannot be read. If its records are among those that are decided on, repeat this command once it "
+                "can be read: until then it says of them what it said before. %s", name, lake.config.hidden(str(e)),
+            )  # fmt: skip
+        else:
+            yield name, loaded, sources
 
 
 def without_closed(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed) -> Parsed:

@@ -96,6 +96,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         for c in (
             *_failures(lake),
             *_lost_sources(tables),
+            *_killed(tables),
             *_disks(lake, pipelines),
             *_lags(tables, specs, limits),
             *_rejects(lake, tables, limits),
@@ -114,9 +115,11 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
     return Found(found, names, frozenset(unknown))
 
 
-def conditions_of_disks(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits) -> Found:
-    """Return the disks with little room; nothing is known of the tables, which cannot be read."""
-    return Found([c for c in _disks(lake, pipelines) if c.kind in limits.kinds], frozenset())
+def conditions_without_tables(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits) -> Found:
+    """Return the disks with little room and the noted failures; the tables cannot be read."""
+    names = {p.name for p in pipelines}
+    failures = (c for c in _failures(lake) if c.pipeline in names)
+    return Found([c for c in (*failures, *_disks(lake, pipelines)) if c.kind in limits.kinds], frozenset())
 
 
 def _failures(lake: LakeBase) -> Iterator[Condition]:
@@ -135,6 +138,13 @@ def _lost_sources(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
         if table.lost and not table.failure:
             more = f" (and {len(table.lost) - 1} more)" if len(table.lost) > 1 else ""
             yield Condition("failed", name, table.pipeline, f"{table.lost[0]}{more}")
+
+
+def _killed(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
+    """Yield tables whose last step was killed: nothing else tells of a run that ends without a word."""
+    for name, table in tables.items():
+        if table.killed and table.killed.is_known and not table.failure and not table.lost:
+            yield Condition("failed", name, table.pipeline, table.killed.text)
 
 
 def _disks(lake: LakeBase, pipelines: Sequence[Pipeline]) -> Iterator[Condition]:

@@ -18,7 +18,7 @@ from lake_assets.signals.alerts.alert_conditions import (
     Condition,
     Limits,
     conditions,
-    conditions_of_disks,
+    conditions_without_tables,
 )
 from lake_assets.signals.alerts.alert_memory import Alert, Memory
 from lake_assets.signals.alerts.webhook import address, message, post
@@ -71,7 +71,7 @@ def evaluate(
             found = conditions(lake, pipelines, limits_of(settings), of_all=of_all)
         except Exception:
             # On a full disk, a catalog may not be readable either.
-            memory = alert_memory.after(memory, conditions_of_disks(lake, pipelines, limits_of(settings)), now)
+            memory = alert_memory.after(memory, conditions_without_tables(lake, pipelines, limits_of(settings)), now)
             _send(lake, memory, url, settings.seconds)
             raise
         memory = alert_memory.after(memory, found, now)
