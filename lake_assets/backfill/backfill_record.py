@@ -69,7 +69,7 @@ class TableRecord:
         chunks: the pieces of work in order, each some rows to redo; one without a condition if all is one piece.
         begun, done: number of chunks that were begun, and that are finished.
         is_repeated: whether a chunk was begun again after a kill: what it had changed by then is in no count.
-        strategy, why: how the changes were applied.
+        strategy, why: how the changes were applied; of several pieces of work, by the last one that changed rows.
         start: the snapshot that the working copy was made of.
         metadata: the metadata file that the working copy was made of.
         inserted, updated, deleted: rows that changed in the working copy, without catching up.
@@ -119,11 +119,12 @@ class TableRecord:
         if self.redo == "before":
             # It counts what is taken back; what came since is absorbed, and in the table already.
             outcome = replace(outcome, inserted=0, updated=0, deleted=0)
+        tells = not self.strategy or outcome.inserted + outcome.updated + outcome.deleted > 0
         return replace(
             self,
             done=self.done + 1,
-            strategy=outcome.strategy or self.strategy,
-            why=outcome.why or self.why,
+            strategy=(tells and outcome.strategy) or self.strategy,
+            why=(tells and outcome.why) or self.why,
             inserted=self.inserted + outcome.inserted,
             updated=self.updated + outcome.updated,
             deleted=self.deleted + outcome.deleted,

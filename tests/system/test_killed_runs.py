@@ -106,19 +106,23 @@ def test_sigkill_inside_a_step_loses_and_repeats_nothing(
 ) -> None:
     lake = new_lake("killed")
     home = lake.config.home
+    pipeline = shop.PIPELINE
+    if statement == "write overwrite":
+        pipeline = home / "shop.yaml"
+        pipeline.write_text(shop.PIPELINE.read_text().replace("full_above: 1 ", "full_above: 1000 "))
     for absorbed in shop.checkpoints()[:batch]:
         shop.feed(home / "landing" / "shop_events", absorbed)
-        Pipeline.load(shop.PIPELINE).run(lake)
+        Pipeline.load(pipeline).run(lake)
     checkpoint = shop.checkpoints()[batch]
     shop.feed(home / "landing" / "shop_events", checkpoint)
     script = Path(__file__).with_name("killed_run.py")
     ended = subprocess.run(
-        [sys.executable, str(script), str(home), statement, when, str(nth)],
+        [sys.executable, str(script), str(home), statement, when, str(nth), str(pipeline)],
         cwd=home, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
 
-    outcomes = Pipeline.load(shop.PIPELINE).run(lake)
+    outcomes = Pipeline.load(pipeline).run(lake)
 
     assert [o.error for o in outcomes if o.status == "failed"] == []
     assert [c.differences[:2] for c in shop.compare(lake, checkpoint) if not c.equal] == []
