@@ -209,7 +209,10 @@ def _failure_text(failure: Failure) -> str:
 
 
 def _retry_command(failure: Failure) -> str | None:
-    """Return the command that runs the failed step again; None if the file of its pipeline is unknown."""
-    if not failure.file:
+    """Return the command that tries again; None if the pipeline's file is unknown, or the error has another remedy.
+
+    It runs the whole pipeline: a correction may be upstream.
+    """
+    if not failure.file or "`lake-assets rebuild " in failure.error:
         return None
-    return f"lake-assets run {shlex.quote(failure.file)} --table {shlex.quote(failure.table)}"
+    return f"lake-assets run {shlex.quote(failure.file)}"

@@ -42,7 +42,7 @@ def with_steps_at_work(lake: LakeBase, tables: Sequence[TableStatus], specs: Seq
             return replace(table, running=RunningStep(note.began / 1000, note.process))
         is_done = note.is_done_again or (table.last_run is not None and table.last_run.timestamp() * 1000 >= note.began)
         file = files.get(table.pipeline)
-        return table if is_done else replace(table, killed=_killed(table.table, note, str(file) if file else ""))
+        return table if is_done else replace(table, killed=_killed(note, str(file) if file else ""))
 
     return [noted(t) for t in (*tables, *missing)]
 
@@ -51,10 +51,10 @@ def _failed_since(failure: Failure | None, note: Note) -> bool:
     return failure is not None and failure.at >= note.began / 1000
 
 
-def _killed(table: str, note: Note, file: str) -> KilledStep:
+def _killed(note: Note, file: str) -> KilledStep:
     """Return what is known of a step whose process has ended, or has not been heard of for long."""
     began = f"{datetime.fromtimestamp(note.began / 1000, UTC):%Y-%m-%d %H:%M} UTC"
-    command = f": `lake-assets run {shlex.quote(file)} --table {shlex.quote(table)}`" if file else ""
+    command = f": `lake-assets run {shlex.quote(file)}`" if file else ""
     if note.is_gone is None:
         text = (
             f"a step began at {began} on another machine or before a restart, and has not reported since: whether it "

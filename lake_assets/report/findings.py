@@ -47,8 +47,9 @@ class Finding:
 
 def findings(tables: Sequence[TableStatus]) -> list[Finding]:
     """Return what needs attention: failing tables first, of these the ones that most tables wait for."""
-    waiting = Counter(u for t in tables for u in t.upstream)
-    found = [f for t in tables for f in _of_table(t, waiting[t.table])]
+    gone = {t.table for t in tables if t.is_gone}
+    waiting = Counter(u for t in tables for u in {*t.upstream, *gone.intersection(t.watermark)})
+    found = [f for t in tables for f in _of_table(t, waiting[t.table], sorted(gone.intersection(t.watermark)))]
     return sorted(found, key=lambda f: (KINDS.index(f.kind), -f.waiting, f.table))
 
 
@@ -69,7 +70,8 @@ def _waited(status: TableStatus) -> float:
     return max(status.behind_seconds, now - (status.waiting.since or now))
 
 
-def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
+def _of_table(status: TableStatus, waiting: int, gone: Sequence[str]) -> Iterator[Finding]:
+    """Yield what needs attention of a table; `gone` are those of its sources that the next run computes again."""
     table, target = status.table, status.target_lag
     if status.failure:
         what, _, _ = status.failure.partition("\nThen `")
@@ -80,6 +82,10 @@ def _of_table(status: TableStatus, waiting: int) -> Iterator[Finding]:
     elif status.lost:
         what = "; ".join(status.lost)
         do = _remedy(what) or f"`lake-assets explain {table}`"
+        if status.is_gone:
+            do = "`lake-assets run` with the pipeline's file"
+        elif gone:
+            do = f"{do}, once `lake-assets run` with the pipeline's file has computed {', '.join(gone)} again"
         yield Finding("failing", table, without_values(what), do, waiting)
     if status.source_fails:
         do = "`lake-assets doctor` with the pipeline's file says what is missing"

@@ -33,12 +33,31 @@ def status(table: str, rows: int = 10, **more: object) -> TableStatus:
 
 def test_a_failure_is_mended_by_the_command_that_its_error_names() -> None:
     replaced = "TableReplacedError: final.p was dropped and created again. Run `lake-assets rebuild agg.p`"
-    (first,) = findings([status("agg.p", failure=replaced, retry="lake-assets run shop.yaml --table agg.p")])
+    (first,) = findings([status("agg.p", failure=replaced, retry="lake-assets run shop.yaml")])
     assert first.do == "`lake-assets rebuild agg.p`"
     (other,) = findings([status("agg.p", failure="ModelError: no column x", retry="lake-assets run shop.yaml")])
     assert other.do == "`lake-assets run shop.yaml`, once that is corrected"
     (lost,) = findings([status("agg.p", lost=["its history is lost: `lake-assets rebuild agg.p`"])])
     assert lost.do == "`lake-assets rebuild agg.p`"
+
+
+def test_a_table_that_is_gone_comes_before_those_that_read_it() -> None:
+    rebuild = "`lake-assets rebuild final.p`"
+    found = findings(
+        [
+            status(
+                "final.p",
+                lost=[f"staging.p, which was read before, no longer exists: {rebuild}"],
+                watermark={"staging.p": 1},
+            ),
+            status("staging.p", lost=["staging.p no longer exists. The next run computes it again"], is_gone=True),
+        ]
+    )
+    run = "`lake-assets run` with the pipeline's file"
+    assert [(f.table, f.do) for f in found] == [
+        ("staging.p", run),
+        ("final.p", f"{rebuild}, once {run} has computed staging.p again"),
+    ]
 
 
 def made(lake: Lake, tables: Sequence[TableStatus], steps: Sequence[StepRecord] = (), **more: object) -> Report:

@@ -83,7 +83,7 @@ def with_existing_sources(
     missing: dict[TableId, list[str]] = {}
     for spec, source in others:
         if source not in there:
-            near = nearest(str(source), map(str, (*made, *there)))
+            near = nearest(str(source), (str(t) for t in (*made, *there) if t != spec.table))
             why = f"neither exists in the lake nor is declared{near}. Declared are: {declared}"
             if is_gone(lake.find(spec.table), source):
                 why = f"{GONE}{near}. Restore it, or read another table. {spec.table} keeps its rows"
