@@ -20,6 +20,7 @@ from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.pipeline import Pipeline, PipelineGroup
+from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.row_scope import EVERYTHING, RowScope
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec, lookups_of
 from lake_assets.pipeline.table_steps import step_of
@@ -289,6 +290,8 @@ def _planned(lake: LakeBase, spec: Spec, redo: Redo, redone: Chunks, past: Seque
         "rows": (_labels(pieces), "computed from its sources; rows that differ are written"),
         "changes": ("changes of its sources", f"follows the changes of {', '.join(map(str, spec.sources))}"),
     }[redo]
+    if redo == "changes" and after_redeclaration(lake, spec):
+        what, why = f"{what}, by a changed declaration", f"{why}; its rows were computed by another declaration"
     return TablePlan(
         table=str(spec.table),
         redo=redo,

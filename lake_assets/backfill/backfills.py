@@ -145,8 +145,9 @@ class Backfill:
             self._prepare()
             pins = SnapshotPins.for_run(self._specs)
             if not any(t.done for t in self.record.tables):
-                # What is pending anyway must not count as a difference.
-                self._follow([s for s in self._specs if self.record.of(s.table).redo != "everything"])
+                # What is pending anyway is no difference; what another declaration makes of a table is one.
+                follow = [s for s in self._specs if self.record.of(s.table).redo != "everything"]
+                self._follow([s for s in follow if not after_redeclaration(self._side.lake, s)])
             for spec in self._specs:
                 while not (at := self.record.of(spec.table)).is_done:
                     at = replace(at, begun=at.done + 1, is_repeated=at.is_repeated or at.begun > at.done)

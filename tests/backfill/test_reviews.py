@@ -289,3 +289,23 @@ def test_a_micro_batch_while_copies_are_made_does_not_take_their_history(
     run(lake, p)
     for spec in p.specs(lake):
         assert verify(lake, spec).equal  # type: ignore[arg-type]
+
+
+@LONG
+def test_a_backfill_counts_what_a_changed_declaration_makes_of_a_table_further_down(lake: Lake) -> None:
+    people = People(lake)
+    people.declare(CITIES)
+    people.land(20)
+    people.run()
+    people.declare({**CITIES, "sql": CITIES["sql"].replace("count(*)", "10 * count(*)")})
+    backfill = begin(lake, people.feed.pipeline, "final.people")
+    planned = plan(lake, people.feed.pipeline, TableId.parse("final.people"), Selection())
+    assert [t.what for t in planned.tables] == ["everything", "changes of its sources, by a changed declaration"]
+    backfill.build()
+    (_, cities) = backfill.record.tables
+    (differs,) = [c for c in compare(lake, backfill.record, ()) if c.table == "agg.cities"]
+    assert differs.updated > 0
+    assert cities.strategy == "full"
+    assert cities.inserted + cities.updated >= differs.updated
+    backfill.publish()
+    people.check()
