@@ -185,7 +185,7 @@ class TableStatus:
         does = "does" if len(self.warnings) == 1 else "do"
         return (
             f"{audits} {', '.join(self.warnings)} {does} not pass, and its batches are published nevertheless "
-            "(`severity: warn`)"
+            "(`severity: warn`). The output of its last run names rows; this ends with a batch that passes"
         )
 
     @property
