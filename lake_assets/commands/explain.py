@@ -126,7 +126,9 @@ def show(explanation: Explanation) -> None:
     if explanation.lineage:
         columns = listing("column", "is made of", fixed=["column"], fold=True)
         for column, of in explanation.lineage.items():
-            columns.add_row(escape(column), escape(", ".join(of)))
+            columns.add_row(
+                escape(column), escape(", ".join(of)) or "[dim]no column: a number of rows, or a constant[/]"
+            )
         console.print(columns)
 
 

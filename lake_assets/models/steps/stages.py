@@ -61,7 +61,8 @@ def stages(
     if is_stopped(step, due):
         return (Stage("stop", "stop", "stop", f"{OTHER_QUERY}, and the model declares `on_query_change: stop`"),)
     audits, names = step.spec.audits, ", ".join(map(str, due.windows))
-    first = [Stage("audits", f"check that {len(audits)} audits fit the columns of the query")] if audits else []
+    fit = "the audit fits" if len(audits) == 1 else f"the {len(audits)} audits fit"
+    first = [Stage("audits", f"check that {fit} the columns of the query")] if audits else []
     changed = {s: c for s, c in captures.items() if not c.is_empty}
     write = _creation(step, due, plan)
     if write is None and not _are_columns_kept(due):
