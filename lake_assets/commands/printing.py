@@ -134,11 +134,11 @@ def facts() -> Table:
 
 
 def outcome_table(outcomes: Sequence[Outcome], said: dict[str, str] | None = None) -> Table:
-    """Return a table with one line per outcome. An error that several tables have is said in full of the first one.
+    """Return a table with one line per outcome. Of several equal errors, the first is printed in full.
 
     Args:
         outcomes: the outcomes.
-        said: the errors that were printed before, each with its table; new ones are added.
+        said: the errors printed before, each with its first table; new ones are added.
     """
     said = {} if said is None else said
     table = listing("table", "captured", "absorbed", "rejected", "how", "s", right=["rejected", "s"], fixed=["table"])
