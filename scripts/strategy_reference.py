@@ -15,7 +15,7 @@ from lake_assets.models.operators.query_tree import Project, Scan, walk
 from lake_assets.models.sql.model_plan import ModelPlan, plan
 
 _INTRO = """
-How a change of a source reaches the table of a [SQL model](../pipelines.md#models), by what the query consists of.
+How a change of a source reaches the table of a [SQL model](../models.md), by what the query consists of.
 The planner of this version has answered for each example, over two tables: `final.orders` (`id`, `customer`, `day`,
 `amount`; key `id`) and `final.customers` (`id`, `city`; key `id`). `lake-assets explain` answers for your own query,
 and says what the pending change costs.
@@ -38,7 +38,7 @@ _STRATEGIES = [
     ],
     [
         "`ranges`",
-        "computes the declared range of a column around the changed rows again ([`range`](../pipelines.md#models))",
+        "computes the declared range of a column around the changed rows again ([`range`](../models.md))",
         "all source rows of the range",
     ],
     ["`full`", "computes everything, and writes the rows that differ", "all source rows"],

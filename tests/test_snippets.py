@@ -40,7 +40,7 @@ EXECUTED = {
     ),
     ("docs/own_code.md", "from lake_assets import Changes, Lookup, model"): "tests/system/test_documented_code.py",
     ("docs/own_code_jobs.md", "from datetime import timedelta"): "tests/system/test_documented_code.py",
-    ("docs/pipelines.md", "from lake_assets import Lake, Pipeline"): "tests/pipeline/test_settings_in_a_table.py",
+    ("docs/streams.md", "from lake_assets import Lake, Pipeline"): "tests/pipeline/test_settings_in_a_table.py",
 }
 OUTPUT = "what a command prints"
 PART = "a part of a program of the reader's; compiled"
@@ -95,8 +95,8 @@ NOT_EXECUTED: dict[str | tuple[str, str], str] = {
         "docs/own_code_jobs.md",
         """rows = duckdb.sql(f"SELECT * FROM iceberg_scan('{os.environ['LAKE_STEP_AFTER_METADATA_RAW_PLAYBACK']}')")""",
     ): ELSEWHERE,
-    ("docs/pipelines.md", "delete 1, insert 2    # A moves to 2, where B still is"): "events, in short",
-    ("docs/pipelines.md", "stages    1. read the changes of final.users (1 file, 1,973 bytes)"): OUTPUT,
+    ("docs/final-tables.md", "delete 1, insert 2    # A moves to 2, where B still is"): "events, in short",
+    ("docs/models.md", "stages    1. read the changes of final.users (1 file, 1,973 bytes)"): OUTPUT,
     (
         "docs/previews.md",
         "final.user_city is declared otherwise: its declaration, or the key of its source, has changed since its rows were computed: the next run computes it again from 123 events of staging.user_city",

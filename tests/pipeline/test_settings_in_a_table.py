@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from lake_assets import Lake
 
-PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "streams.md"
 COLUMNS = ("source_table", "key_columns", "mode", "is_active")
 
 
