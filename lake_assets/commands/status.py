@@ -46,6 +46,19 @@ def failing_first(statuses: Sequence[TableStatus]) -> list[TableStatus]:
     return sorted(statuses, key=lambda s: 0 if s.fails else 1 if s.is_behind else 2)
 
 
+def notes_of(statuses: Sequence[TableStatus]) -> dict[tuple[str, str], list[str]]:
+    """Return what is to be said, as colours and texts, each once, with the tables that it is about: one cause, such as
+    a server that is away, has the same text for many tables."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for s in statuses:
+        notes = list(s.notes)
+        if s.skipped:
+            notes.append(("dim", f"records about no row, skipped so far: {skipped_text(s.skipped)}"))
+        for note in notes:
+            found.setdefault(note, []).append(s.table)
+    return found
+
+
 def _show(lake: Lake) -> None:
     pipelines, unread = known_pipelines(lake)
     found = lake_status(lake, pipelines)
@@ -66,12 +79,8 @@ def _show(lake: Lake) -> None:
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
     console.print(table)
-    for s in statuses:
-        for colour, text in s.notes:
-            console.print(f"[{colour}]{escape(s.table)}: {escape(text)}[/]", soft_wrap=True)
-        if s.skipped:
-            text = f"{s.table}: records about no row, skipped so far: {skipped_text(s.skipped)}"
-            console.print(text, markup=False, style="dim", soft_wrap=True)
+    for (colour, text), tables in notes_of(statuses).items():
+        console.print(f"[{colour}]{escape(', '.join(tables))}: {escape(text)}[/]", soft_wrap=True)
     for disk in found.disks:
         console.print(f"[red]{escape(disk.advice)}[/]", soft_wrap=True)
     for text in (

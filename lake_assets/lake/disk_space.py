@@ -41,8 +41,8 @@ class DiskSpace:
     def advice(self) -> str:
         """What is left, and what to do."""
         return (
-            f"{self.text}: make room before steps fail. `lake-assets upkeep` expires snapshots and removes files that "
-            "nothing needs; `spark.local.dir` moves Spark's temporary files"
+            f"{self.text}: make room, because steps fail without it. `lake-assets upkeep` expires snapshots and "
+            "removes files that nothing needs; `spark.local.dir` moves Spark's temporary files"
         )
 
 

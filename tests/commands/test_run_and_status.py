@@ -12,6 +12,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.commands.run import pipeline_note, rejection_note
+from lake_assets.commands.status import notes_of
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.health.lake_status import with_upstream
 from lake_assets.health.table_status import TableStatus
@@ -163,6 +164,15 @@ def test_everything_upstream_that_is_behind_is_named() -> None:
         "agg.c": (),
         "final.c": (),
     }
+
+
+def test_a_cause_that_tables_share_is_told_once_with_all_of_them() -> None:
+    def status(table: str, **more: Any) -> TableStatus:
+        return TableStatus(table, "p", 0, {}, {}, 0.0, None, **more)
+
+    away = "the catalog's database does not answer"
+    found = notes_of([status("final.a", failure=away), status("final.b", failure=away, late="late"), status("final.c")])
+    assert found == {("red", away): ["final.a", "final.b"], ("red", "late"): ["final.b"]}
 
 
 def test_nothing_is_said_of_rejects_where_there_are_none() -> None:
