@@ -19,6 +19,7 @@ from lake_assets.report.backfill_contents import BackfillReport
 from lake_assets.report.contents import Report
 from lake_assets.report.verification_contents import VerificationReport
 
+_PARTS_OF_NAMES = re.compile(r"([._])(?=\w)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _TEMPLATES = Path(__file__).parent / "templates"
 AnyReport = Report | BackfillReport | VerificationReport
@@ -53,6 +54,7 @@ def _environment() -> Environment:
         "counted": counted,
         "with_class": with_class,
         "marked": marked,
+        "breakable": breakable,
     }
     environment.globals |= {
         "node": (graph_layout.WIDTH, graph_layout.HEIGHT),
@@ -79,6 +81,11 @@ def marked(text: str) -> Markup:
     """Return a text in which what stands in backticks, such as a command, is code."""
     parts = enumerate(_CODE.split(visible(text)))
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in parts)
+
+
+def breakable(name: str) -> Markup:
+    """Return a name that a narrow screen may break after its dots and underscores, and nowhere else if it fits then."""
+    return Markup(_PARTS_OF_NAMES.sub(r"\1<wbr>", str(escape(visible(str(name))))))
 
 
 def bounded(text: str) -> str:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup, escape
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.health.lake_status import LakeStatus
@@ -16,9 +17,10 @@ from lake_assets.health.table_status import TableStatus
 from lake_assets.journal.step_costs import step_costs
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake.config import CostsConfig
+from lake_assets.lake.visible_text import visible
 from lake_assets.report.contents import Period, Report, composed, report
 from lake_assets.report.findings import findings
-from lake_assets.report.html_page import html_page
+from lake_assets.report.html_page import breakable, html_page
 from tests.support.hostile_names import NAMES, SPELLINGS
 from tests.support.html_pages import MARKUP, check_accessible, check_alone, check_text, contrast, read_page
 from tests.support.step_records import NOW, step
@@ -225,3 +227,9 @@ def test_colours_are_readable_in_both_schemes_and_on_paper(plain_lake: Lake) -> 
             assert contrast(of["text"], of[f"{kind}-bg"]) >= 4.5
         # Marks and bars are no text.
         assert contrast(of["used"], of["bg"]) >= 3
+
+
+def test_long_names_break_after_their_dots_and_underscores() -> None:
+    assert breakable("agg.orders_a_day") == Markup("agg.<wbr>orders_<wbr>a_<wbr>day")
+    assert breakable("a_<b>.") == Markup("a_&lt;b&gt;.")
+    assert breakable("final.users\u202e") == escape(visible("final.users\u202e")).replace(".", Markup(".<wbr>"))

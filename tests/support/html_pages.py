@@ -51,8 +51,12 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.root = self.at = Element("document", {})
         self.mistakes: list[str] = []
+        self.within_a_word = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "wbr":  # a line may break here, and the word goes on
+            self.within_a_word = True
+            return
         names = [name for name, _ in attrs]
         if len(set(names)) < len(names):
             self.mistakes.append(f"<{tag}> repeats an attribute: {names}")
@@ -73,7 +77,11 @@ class _Reader(HTMLParser):
         self.at = self.at.parent
 
     def handle_data(self, data: str) -> None:
-        self.at.texts.append(data)
+        if self.within_a_word:
+            self.at.texts[-1] += data
+        else:
+            self.at.texts.append(data)
+        self.within_a_word = False
 
 
 def read_page(html: str) -> Element:
