@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -54,9 +55,13 @@ def test_a_data_engineer_sees_what_happened_to_the_data(tmp_path: Path) -> None:
         backfill_of_three_days(at)
         # One run of the days, and one of the table without partitions.
         assert ended(running, 3) == ["SUCCESS"] * 3
+        the_backfill_has_a_page(at, running)
         a_partition_has_its_own_figures(at)
+        a_job_redoes_a_range(at)
+        assert ended(running, 4)[-1] == "SUCCESS"
+        the_job_tells_what_it_plans_and_did(at)
         ui_shop.land(home, "0002", ui_shop.orders([100], at=5000, amount=-5000))
-        assert "FAILURE" in ended(running, 4)
+        assert "FAILURE" in ended(running, 5)
         a_failed_audit_is_seen(at)
 
 
@@ -101,8 +106,28 @@ def backfill_of_three_days(at: Browser) -> None:
     days.fill("[2024-03-01...2024-03-03]")
     days.press("Tab")
     at.shows("3 partitions")
-    at.picture("dagster-backfill")
+    at.picture("backfill-launch")
     at.page.get_by_role("button", name="Launch backfill").click()
+
+
+def the_backfill_has_a_page(at: Browser, running: Services) -> None:
+    tags = {tag["key"]: tag["value"] for run in running.dagster.runs() for tag in run["tags"]}
+    at.open(f"/runs/b/{tags['dagster/backfill']}", "Completed", "orders_a_day")
+    at.picture("backfill-done", beside=240)
+
+
+def a_job_redoes_a_range(at: Browser) -> None:
+    """Fill in the launchpad and launch, as people do."""
+    config = 'ops:\n  redo_shop:\n    config: {table: final.orders, range_from: "2024-03-01", range_to: "2024-03-02"}\n'
+    at.open(f"/locations/lake_assets/jobs/shop_backfill/playground/setup?config={quote(config)}")
+    at.page.get_by_role("button", name="Launch run").click()
+
+
+def the_job_tells_what_it_plans_and_did(at: Browser) -> None:
+    at.size(1400, 1600)
+    at.shows("plan: final.orders", "is published", "samples")
+    at.picture("backfill-plan", below=420)
+    at.size(1280, 800)
 
 
 def a_partition_has_its_own_figures(at: Browser) -> None:
