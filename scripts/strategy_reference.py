@@ -17,8 +17,8 @@ from lake_assets.models.sql.model_plan import ModelPlan, plan
 _INTRO = """
 How a change of a source reaches the table of a [SQL model](../models.md), by what the query consists of.
 The planner of this version has answered for each example, over two tables: `final.orders` (`id`, `customer`, `day`,
-`amount`; key `id`) and `final.customers` (`id`, `city`; key `id`). `lake-assets explain` answers for your own query,
-and says what the pending change costs.
+`amount`, `items`; key `id`; `items` is an int) and `final.customers` (`id`, `city`; key `id`). `lake-assets explain`
+answers for your own query, and says what the pending change costs.
 
 {table}
 
@@ -47,7 +47,13 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = yaml.safe_load(
     Path(__file__).with_name("strategy_examples.yaml").read_text(encoding="utf-8")
 )
 _SCHEMAS = {
-    TableId(("final",), "orders"): {"id": "bigint", "customer": "bigint", "day": "date", "amount": "decimal(12,2)"},
+    TableId(("final",), "orders"): {
+        "id": "bigint",
+        "customer": "bigint",
+        "day": "date",
+        "amount": "decimal(12,2)",
+        "items": "int",
+    },
     TableId(("final",), "customers"): {"id": "bigint", "city": "string"},
 }
 

@@ -16,13 +16,13 @@ from lake_assets.signals.alerts.alert_evaluation import evaluate, standing_now
 
 
 def alerts(
-    send: Annotated[bool, typer.Option("--send", help="also tell the webhook what has changed")] = False,
+    send: Annotated[bool, typer.Option("--send", help="also post alerts that began or ended to the webhook")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print what is wrong now: failed or late tables, audits, rejects, tables that are not exact, unread or silent
     sources.
 
-    `--send` does what runs and Dagster's sensors do, for cron.
+    Runs and Dagster's sensors post alerts by themselves; `--send` is for cron.
     """
     lake = Lake.load_existing()
     pipelines, unread = known_pipelines(lake)

@@ -28,8 +28,8 @@ def rebuild(
         bool,
         typer.Option(
             "--keep-rows",
-            help="of a table that cannot be computed again, such as a log: keep its rows, and go on with the present "
-            "declaration from the changes that are still known",
+            help="of a table that cannot be computed again, such as a log: keep its rows, and apply the present "
+            "declaration to the changes that are still known",
         ),
     ] = False,
     discard_rows: Annotated[

@@ -106,7 +106,9 @@ def listed(
     raw: Raw = None,
     source: Annotated[str | None, typer.Option("--source-table", help="only records of this source table")] = None,
     limit: Annotated[int, typer.Option(help="maximum records to show")] = 50,
-    closed: Annotated[bool, typer.Option("--closed", help="those that are closed, with who, when and why")] = False,
+    closed: Annotated[
+        bool, typer.Option("--closed", help="show closed records instead, with who, when and why")
+    ] = False,
     show_sensitive: ShowSensitive = False,
     as_json: AsJson = False,
 ) -> None:

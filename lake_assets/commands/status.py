@@ -22,7 +22,7 @@ from lake_assets.ingest.raw_tables import skipped_text
 
 def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="print it again and again, until Ctrl-C")] = False,
-    every: Annotated[float, typer.Option(help="seconds between two looks of --watch", min=0.5)] = 5.0,
+    every: Annotated[float, typer.Option(help="seconds between two refreshes of --watch", min=0.5)] = 5.0,
     as_json: AsJson = False,
 ) -> None:
     """Print one line per table, failing ones first: rows, watermark, pending changes, last run. Reads metadata only."""

@@ -33,8 +33,8 @@ def upkeep(
 ) -> None:
     """Combine small files, remove deleted rows and expire snapshots, as far as the policies of tables say so.
 
-    Quiet hours and budgets are for upkeep that nobody asked for: this command ignores them. Exit code 1 if an
-    action failed.
+    Quiet hours and budgets apply to automatic upkeep only: this command ignores them. Exit code 1 if an action
+    failed.
     """
     lake = Lake.load_existing()
     pipelines = [find_pipeline(pipeline)] if pipeline else all_pipelines(lake)

@@ -137,12 +137,13 @@ def _unrouted_text(raw: TableStatus, tables: Sequence[TableStatus]) -> str:
     more = len(names) - thresholds.REPORT_NAMES
     where = f" of {shown}{f' and {more} more tables' if more > 0 else ''}" if names else ""
     count = sum(r.records for r in raw.unrouted)
-    records = "1 record" if count == 1 else f"{count:,} records"
-    why = reasons_text(raw.unrouted)
-    return (
-        f"{records} may be about any table of the stream, since nobody can tell which ({why}): rows{where} may be "
-        "missing or stale (`lake-assets rejected`)"
+    records = (
+        "1 rejected record does not say which table it is"
+        if count == 1
+        else f"{count:,} rejected records do not say which table they are"
     )
+    why = reasons_text(raw.unrouted)
+    return f"{records} about ({why}): rows{where} may be missing or stale (`lake-assets rejected`)"
 
 
 def with_services(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[Spec] = ()) -> list[TableStatus]:

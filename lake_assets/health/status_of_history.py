@@ -56,7 +56,7 @@ def renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table 
             continue
         if changes := renamed_since(source, marks[name].snapshot):
             texts.append(
-                f"columns of {name} have changed their names since it was absorbed: {', '.join(changes)}. "
+                f"columns of {name} were renamed or dropped since it was absorbed: {', '.join(changes)}. "
                 "`lake-assets check PIPELINE` names the SQL that reads a name that is gone"
             )
     return texts

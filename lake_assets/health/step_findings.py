@@ -114,8 +114,8 @@ class _Findings:
         if limit is None or last is None or arrivals is None or self.now - last <= limit:
             return None
         text = (
-            f"{what} {self._since(last)}; before, something came at least every {_gap(arrivals)}: does whatever writes "
-            "there still run? If such a silence is usual, declare how long it may last: `freshness: 7d`"
+            f"{what} {self._since(last)}; before, something came at least every {_gap(arrivals)}: is its writer still "
+            "running? If such a silence is usual, declare how long it may last: `freshness: 7d`"
         )
         return Overdue(self.now - last, limit, text)
 
@@ -155,7 +155,7 @@ class _Findings:
             limit *= max(1.0, self._pending_bytes(table, step.since) / usual)
         if self.now - step.since <= limit:
             return None
-        of = f", process {step.process}" if step.process else ", if its process is alive, which is not visible here"
+        of = f", process {step.process}" if step.process else "; its process is on another machine, or gone"
         longest = max(s.seconds for s in digest.newest)
         text = (
             f"its step has run for {in_words(self.now - step.since)} (since {_moment(step.since)}{of}), and its last "
@@ -225,8 +225,8 @@ def _slower(digest: StepDigest) -> str:
         return ""
     steps = "its last step" if found.steps == 1 else f"its last {found.steps} steps"
     return (
-        f"slower since {_moment(found.since)}: {steps} took {in_words(found.now)}, and three of four before "
-        f"{_seconds(found.before)} at most, for as many rows"
+        f"slower since {_moment(found.since)}: {steps} took {in_words(found.now)}, and three of four earlier "
+        f"steps with as many rows took {_seconds(found.before)} at most"
     )
 
 

@@ -165,9 +165,11 @@ class TableStatus:
     @property
     def rejected_text(self) -> str:
         """How many records are rejected, and the most frequent reasons."""
-        records = "1 record is" if self.rejected == 1 else f"{self.rejected:,} records are"
+        records = (
+            "1 record of this stream is" if self.rejected == 1 else f"{self.rejected:,} records of this stream are"
+        )
         reasons = f": {reasons_text(self.reject_reasons)}" if self.reject_reasons else ""
-        return f"{records} rejected, of all tables{reasons}{f'; {self.closed_text}' if self.closed else ''}"
+        return f"{records} rejected{reasons}{f'; {self.closed_text}' if self.closed else ''}"
 
     @property
     def closed_text(self) -> str:
@@ -184,8 +186,8 @@ class TableStatus:
         audits = "the audit" if len(self.warnings) == 1 else "the audits"
         does = "does" if len(self.warnings) == 1 else "do"
         return (
-            f"{audits} {', '.join(self.warnings)} {does} not pass, and its batches are published nevertheless "
-            "(`severity: warn`). The output of its last run names rows; this ends with a batch that passes"
+            f"{audits} {', '.join(self.warnings)} {does} not pass, and its batches are published all the "
+            "same (`severity: warn`). The output of the last run names rows. The warning ends with a batch that passes"
         )
 
     @property

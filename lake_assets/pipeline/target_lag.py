@@ -152,7 +152,7 @@ class UnkeptTarget:
                 "cheaper strategy (`lake-assets explain`)"
             )
         return (
-            f"what arrived {_duration(self.lag)} ago is not in it, with a target_lag of {_duration(self.target)}: "
+            f"it is {_duration(self.lag)} behind, with a target_lag of {_duration(self.target)}: "
             f"{took}, so no run has begun in time, or it failed: is the capture sensor on (or cron), and does a table "
             "upstream fail?"
         )

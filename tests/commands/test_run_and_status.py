@@ -84,8 +84,8 @@ def test_run_tells_of_rejected_records_and_status_of_what_waits(
     assert "staging.items: not exact: 3 records are rejected" in out
     # Two could be about any table.
     why = 'n does not fit int (3); not JSON (1); expected an object with "changeType" (1)'
-    assert f"raw.events: 5 records are rejected, of all tables: {why} (`lake-assets rejected`)" in out
-    assert "raw.events: not exact: 2 records may be about any table of the stream" in out
+    assert f"raw.events: 5 records of this stream are rejected: {why} (`lake-assets rejected`)" in out
+    assert "raw.events: not exact: 2 rejected records do not say which table they are about" in out
     assert "1 of them has to be delivered again, corrected" in call("report").out
     assert "n does not fit int: declare `types: {n: string}` beside other settings" in call("rejected").out
     assert sum(r["records"] for r in json.loads(call("rejected", "summary", "--json").out)) == 5

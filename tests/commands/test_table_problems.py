@@ -174,7 +174,7 @@ def test_a_column_that_its_source_renames_is_told_before_another_row_arrives(
     assert any("raw.events: other.people has no column value; it has id, nick, record" in m for m in found)
     assert len(found) == 2
     told = (
-        "columns of other.people have changed their names since it was absorbed: name is now nick, value is now record"
+        "columns of other.people were renamed or dropped since it was absorbed: name is now nick, value is now record"
     )
     assert told in status_of(call)["agg.m"]["renamed"][0]
     assert f"agg.m: {told}" in call("status").out

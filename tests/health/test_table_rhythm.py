@@ -247,7 +247,9 @@ def test_a_slower_step_is_in_status_and_report(shop: Shop) -> None:
     for n, seconds in enumerate((2.0, 2.0, 2.0, 2.0, 30.0)):
         step_journal.note(shop.lake, replace(landing(time.time() + n, str(CITIES)), seconds=seconds, rows_inserted=2))
     found = of(quick_status(shop.lake), CITIES)
-    assert "its last step took 30 s, and three of four before 2.0 s at most" in found.slower
+    assert (
+        "its last step took 30 s, and three of four earlier steps with as many rows took 2.0 s at most" in found.slower
+    )
     assert ("yellow", found.slower) in found.notes
     assert [f.kind for f in findings([found])] == ["slower"]
 

@@ -122,9 +122,7 @@ def test_lines_that_are_no_json_may_be_about_any_table_and_are_closed_by_their_f
     stream = Stream(lake, **TYPED)
     stream.run(change("insert", 1, id=1, n=1), "what is this", "{")
     (text,) = status(lake)["raw.events"].not_exact
-    assert text.startswith(
-        "2 records may be about any table of the stream, since nobody can tell which (not JSON (2)):"
-    )
+    assert text.startswith("2 rejected records do not say which table they are about (not JSON (2)):")
     assert "rows of staging.items, final.items may be missing or stale" in text
     # Said once, not of each table.
     assert told(stream) == {("rejected", "raw.events"), ("not_exact", "raw.events")}

@@ -50,7 +50,7 @@ def test_the_report_names_the_leading_reasons_without_values_and_what_to_do_abou
     misfits = [(f"n does not fit int: {n}", 2) for n in range(3)]
     what, then = do(*misfits, (ONLY_AGAIN[0], 4), ("no such changeType: 'upsert'", 1), ("key column id is null", 1))
     assert what == (
-        "12 records are rejected, of all tables: n does not fit int (6); not JSON (4); no such changeType: '…' (1); "
+        "12 records of this stream are rejected: n does not fit int (6); not JSON (4); no such changeType: '…' (1); "
         "other reasons (1)"
     )
     assert then.endswith("reads them again then; 4 of them have to be delivered again, corrected")

@@ -139,7 +139,7 @@ def test_status_names_a_table_that_is_behind_its_target(chain: Watched) -> None:
     pipelines = [chain.harness.pipeline]
     assert late_tables(chain.lake, pipelines, at + 5) == {}
     late = late_tables(chain.lake, pipelines, at + 700)["agg.b"]
-    assert late.text.startswith("what arrived 11.7 min ago is not in it, with a target_lag of 10 min")
+    assert late.text.startswith("it is 11.7 min behind, with a target_lag of 10 min")
     step_journal.note(chain.lake, StepRecord("p", "agg.a", "absorbed", time.time() - 900, 800.0, 1.0))
     recent_steps.forget(chain.lake)
     (status,) = (t for t in lake_status(chain.lake, pipelines).tables if t.table == "agg.b")

@@ -164,9 +164,7 @@ def test_a_target_that_no_run_can_keep_names_the_step_that_takes_the_time() -> N
     tables[1] = replace(tables[1], seconds=40)
     assert unkept(tables, 100.0, INTERVAL) == []
     (late,) = unkept(tables, 1000.0, INTERVAL)
-    assert late.text.startswith(
-        "what arrived 16.7 min ago is not in it, with a target_lag of 5 min: the step of final.a takes 40 s"
-    )
+    assert late.text.startswith("it is 16.7 min behind, with a target_lag of 5 min: the step of final.a takes 40 s")
     assert "no run has begun in time" in late.text
     # Nothing is pending, and a run alone is fast enough, but not with the time until the sensor looks.
     tables[2] = replace(tables[2], pending_since=None)

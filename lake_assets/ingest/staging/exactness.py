@@ -129,9 +129,7 @@ def saturated(column: str) -> Reason:
 
 def deletes_without_row(count: int) -> Reason:
     """Return the reason for a table without a key where rows to delete were not found."""
-    return Reason(
-        "deletes", f"{count} deletes or updates were about rows with values that no row here has", count=count
-    )
+    return Reason("deletes", f"{count} deletes or updates found no row with the values that they name", count=count)
 
 
 def deleted_by_tombstones() -> Reason:
