@@ -7,7 +7,6 @@ import sqlite3
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +17,13 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.lake import thresholds
 from tests.support.kills import Points, around_writes
 from tests.support.lakes import lake_on, set_for_little_data, small_lake
-from tests.support.seeds import VARIANTS
+from tests.support.seeds import TODAY, VARIANTS
 
 if TYPE_CHECKING:
     from tests.support.object_store import Bucket, StoreServer
 
 # Where tests run beside each other there is no terminal whose width could be asked for.
 os.environ["COLUMNS"] = "150"
-
-
-# Every day the next of the variants of a long test are run.
-TODAY = int(os.environ.get("DAY", datetime.now(UTC).toordinal()))
 
 
 def pytest_report_header() -> str | None:

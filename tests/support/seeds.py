@@ -7,17 +7,28 @@ none of the usual ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+T = TypeVar("T")
+
 HISTORIES = int(os.environ.get("HISTORIES", "1"))
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 # Of the variants of a long test, and of the random histories within one, one in so many is run; 1: all of them.
 VARIANTS = int(os.environ.get("VARIANTS", "1"))
+# Every day the next ones.
+TODAY = int(os.environ.get("DAY", datetime.now(UTC).toordinal()))
+
+
+def of_today(cases: Sequence[T]) -> list[T]:
+    """Return today's of the cases that one long test goes through."""
+    step = min(VARIANTS, len(cases))
+    return list(cases[TODAY % step :: step])
 
 
 def histories(usual: int) -> int:
