@@ -61,7 +61,7 @@ def store_url(text: str) -> str | None:
     if "?" in rest or ":" in container or (account and scheme not in ("abfs", "abfss")):
         # A part of it may be a secret, and would get into tables and messages.
         raise ValueError(
-            f"a {scheme}:// URL of a landing folder has a bucket and a path, and neither credentials nor parameters: "
+            f"the {scheme}:// URL of a landing folder has a bucket and a path, and neither credentials nor parameters: "
             "set those in the environment, or as `storage` in the lake's configuration"
         )
     if not host or "\0" in rest or "%00" in rest:

@@ -10,7 +10,9 @@ from urllib.parse import unquote, urlparse
 
 HIDDEN = "***"
 _NAMES = re.compile(
-    r"passw|secret|token|credential|(access|account|private|api|shared)[-_.]?key|\bsas\b|signature", re.IGNORECASE
+    r"passw|passphrase|pwd|secret|token|credential|signature|\bsas\b|"
+    r"(access|account|private|api|shared|sse|encryption|decryption)[-_.]?key",
+    re.IGNORECASE,
 )
 # A password in an address (which may contain @), a secret parameter, a secret in JSON, a server's token.
 _SECRET = (

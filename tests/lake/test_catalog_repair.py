@@ -139,7 +139,7 @@ def test_the_newest_readable_version_replaces_an_unreadable_one(
             look("raw.t")
     examined = only(lake)
     assert examined.state == "unreadable"
-    assert "1 versions older" in examined.why
+    assert "1 version older" in examined.why
     repair(lake, examined)
     assert count(lake) == 2, "one commit is lost, and said to be"
 

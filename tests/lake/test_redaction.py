@@ -48,7 +48,8 @@ def test_addresses_are_shown_without_secrets(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["s3.secret-access-key", "s3.access-key-id", "token", "credential", "fs.s3a.access.key", "spark.hadoop.fs.s3a.secret.key",
-     "adls.account-key", "adls.sas-token", "jdbc.password", "gcs.oauth2.token", "javax.jdo.option.ConnectionPassword"],
+     "adls.account-key", "adls.sas-token", "jdbc.password", "gcs.oauth2.token", "javax.jdo.option.ConnectionPassword",
+     "s3.sse.key", "gcs.encryption-key", "gcs.decryption-key", "ssl.key.passphrase", "db.pwd"],
 )  # fmt: skip
 def test_settings_with_secrets_are_recognized_by_name(name: str) -> None:
     assert hide({name: "pl4nted", "warehouse": "s3://bucket"}) == {name: "***", "warehouse": "s3://bucket"}

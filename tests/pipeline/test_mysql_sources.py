@@ -54,7 +54,7 @@ def test_each_stream_reads_under_a_number_of_its_own() -> None:
     [
         ({"mariadb": {"user": "u"}, "mysql": {"user": "u"}}, {}, "exactly one of `table`, `postgres`, `mariadb`, `mysql`"),
         ({}, {}, "there is none"),
-        ({"mariadb": {"user": "u", "password": "open"}}, {}, "a password does not belong into a file"),
+        ({"mariadb": {"user": "u", "password": "open"}}, {}, "a password does not belong in a file"),
         ({"mariadb": {"user": "u", "properties": {"database.server.id": "1"}}}, {}, "set by lake_assets itself"),
         ({"mariadb": {"user": "u"}}, {"format": "wal2json-v2"}, "`source: mariadb` gives records of `format: debezium`"),
         ({"mysql": {"user": "u"}}, {"tables": []}, "`source: mysql` needs the `tables` to read"),

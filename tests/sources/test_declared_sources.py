@@ -26,7 +26,7 @@ def config(source: dict[str, Any], **stream: Any) -> PipelineConfig:
         ({}, {}, "set exactly one of `table`"),
         ({"table": "a.b", "postgres": GOOD}, {}, "there is table and postgres"),
         ({"postgres": GOOD, "value": "v", "on_gap": "append"}, {}, "`on_gap`, `value` are for `table`"),
-        ({"postgres": {**GOOD, "password": "secret"}}, {}, "a password does not belong into a file: write {env: NAME}"),
+        ({"postgres": {**GOOD, "password": "secret"}}, {}, "a password does not belong in a file: write {env: NAME}"),
         ({"postgres": {"user": "cdc"}}, {}, "database\n  Field required"),
         ({"postgres": {**GOOD, "port": 0}}, {}, "greater than 0"),
         ({"postgres": {**GOOD, "slot": "Not-A-Slot"}}, {}, "should match pattern"),

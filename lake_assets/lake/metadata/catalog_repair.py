@@ -162,7 +162,8 @@ def _examined(lake: LakeBase, table: TableId, named: str, previous: str | None) 
         return Examined(table, "diverged", named, why=reason)
     newest, _ = next((p, m) for p, m in readable if m["table-uuid"] in (naming_uuids or uuids))
     back = number - version_of(newest)
-    older = f"; the newest readable one is {back} versions older, and later changes are lost" if back > 0 else ""
+    distance = f"{back} version{'s' if back > 1 else ''}"
+    older = f"; the newest readable one is {distance} older, and later changes are lost" if back > 0 else ""
     return Examined(table, "unreadable", named, newest, f"the file that the catalog names {problem}{older}")
 
 

@@ -18,7 +18,7 @@ _RESERVED = re.compile(
     r"isolation\.level|enable\.partition\.eof|plugin\.library\.paths|.*_cb|stats_cb|logger"
 )
 _SECRET = re.compile(r".*(password|secret|key\.pem|oauthbearer\.config).*")
-_SECRET_ADVICE = "a secret does not belong into a file: write {env: NAME} and set the variable NAME"
+_SECRET_ADVICE = "a secret does not belong in a file: write {env: NAME} and set the variable NAME"
 
 
 def _no_secret(value: object) -> object:

@@ -45,7 +45,7 @@ class DatabaseSettings(LiveSettings):
     @classmethod
     def _no_secret(cls, value: object) -> object:
         if isinstance(value, str):
-            raise ValueError("a password does not belong into a file: write {env: NAME} and set the variable NAME")
+            raise ValueError("a password does not belong in a file: write {env: NAME} and set the variable NAME")
         return value
 
     @field_validator("properties")
