@@ -124,7 +124,8 @@ class SnapshotExpiredError(HistoryError):
 
 
 class TableReplacedError(HistoryError):
-    """A table was dropped and created again: its uuid is not the one that was absorbed."""
+    """A table was dropped and created again: its uuid is not the one that was absorbed. Or one of its columns was, with
+    another type."""
 
 
 class LostEventsError(HistoryError):

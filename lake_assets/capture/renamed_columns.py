@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
+
+from lake_assets.capture.rows.incompatible_columns import reads_as
 
 
 def renamed_since(table: Table, snapshot: int | None) -> list[str]:
-    """Return each column that lost its name since a snapshot: `city is now town`, `city was dropped`.
+    """Return each column that lost its name since a snapshot: `city is now town`, `city was dropped`, `city was dropped
+    and added again as string (it was int)`.
 
     Reads metadata only.
 
@@ -25,10 +30,27 @@ def renamed_since(table: Table, snapshot: int | None) -> list[str]:
     for field in then.fields:
         name = now.find_column_name(field.field_id)
         if name is None:
-            changes.append(f"{field.name} was dropped")
+            again = next((f for f in now.fields if f.name == field.name), None)
+            changes.append(again_text(field, again) if again else f"{field.name} was dropped")
         elif name != field.name:
             changes.append(f"{field.name} is now {name}")
     return changes
+
+
+def added_again(then: Schema, now: Schema) -> Iterator[tuple[NestedField, NestedField]]:
+    """Yield the columns that were dropped and added again with a type that does not hold their former values, as they
+    were and as they are."""
+    for field in then.fields:
+        if now.find_column_name(field.field_id) is None:
+            again = next((f for f in now.fields if f.name == field.name), None)
+            if again is not None and not reads_as(field.field_type, again.field_type):
+                yield field, again
+
+
+def again_text(was: NestedField, now: NestedField) -> str:
+    """Return that a column was dropped and added again."""
+    types = f" as {now.field_type} (it was {was.field_type})" if was.field_type != now.field_type else ""
+    return f"{was.name} was dropped and added again{types}"
 
 
 def renamed_text(sources: Mapping[str, tuple[Table, int | None]]) -> str:

@@ -100,7 +100,7 @@ def _upkeep(due: Sequence[str] | None) -> str:
 
 def _behind(status: TableStatus) -> str:
     if status.error:
-        return f"[bold red]{escape(status.error)}[/]"
+        return "[bold red]error, see below[/]"
     if status.lost:
         return f"[bold red]{'gone' if status.is_gone else 'history lost'}[/]"
     parts: list[str] = ["failed"] if status.failure else []

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from lake_assets.errors import LakeError
+from lake_assets.errors import CorruptMetadataError, LakeError
 from lake_assets.health.late_tables import late_tables, targets_of
 from lake_assets.health.step_findings import with_steps
 from lake_assets.health.steps_at_work import with_steps_at_work
@@ -196,10 +196,17 @@ def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
 
 
 def own_tables(lake: LakeBase) -> list[TableId]:
-    """Return the tables that pipelines have filled, upstream first."""
+    """Return the tables that pipelines have filled, upstream first; of the layers also those that cannot be read."""
     order = {"raw": 0, "staging": 1, "final": 2, "agg": 3}
     tables = sorted(lake.all_tables(), key=lambda t: (order.get(t.namespace[0], 9), t))
-    return [t for t in tables if PIPELINE_PROPERTY in lake.table(t).properties]
+    return [t for t in tables if _is_own(lake, t, unread=t.namespace[0] in order)]
+
+
+def _is_own(lake: LakeBase, table: TableId, *, unread: bool) -> bool:
+    try:
+        return PIPELINE_PROPERTY in lake.table(table).properties
+    except CorruptMetadataError:  # nobody can tell, but whoever relies on it has to know
+        return unread
 
 
 def _failure_text(failure: Failure) -> str:

@@ -8,7 +8,13 @@ from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 
-from lake_assets.errors import HistoryError, InputError, MissingPackageError, StorageUnavailableError
+from lake_assets.errors import (
+    CorruptMetadataError,
+    HistoryError,
+    InputError,
+    MissingPackageError,
+    StorageUnavailableError,
+)
 from lake_assets.formats import SourceTable
 from lake_assets.health.status_of_history import lost_history, renamed_columns
 from lake_assets.ingest.raw.absorbed_dumps import behind_tables, skipped_dumps
@@ -199,6 +205,8 @@ class TableStatus:
     @property
     def notes(self) -> Iterator[tuple[str, str]]:
         """What needs attention, each with its colour."""
+        if self.error:
+            yield "red", self.error
         if self.failure:
             yield "red", self.failure
         else:
@@ -243,7 +251,10 @@ def reasons_text(reasons: Sequence[RejectReason]) -> str:
 
 def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
     """Return the status of one table, with errors of its history or input as a value instead of raising them."""
-    table = lake.table(table_id)
+    try:
+        table = lake.table(table_id)
+    except CorruptMetadataError as e:
+        return TableStatus(str(table_id), "", None, {}, {}, 0.0, None, error=str(e))
     stored = find_property(table, WATERMARK)
     current = table.current_snapshot()
     last = stored[1] if stored else current
@@ -255,12 +266,12 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
         {},
         0.0,
         datetime.fromtimestamp(last.timestamp_ms / 1000, UTC) if last else None,
-        exactness.reasons_of(lake, table_id),
         skipped=skipped(table),
     )
     try:
         marks = read_marks(table) if stored else {}
         result = replace(result, watermark={source: mark.snapshot for source, mark in marks.items()})
+        result = replace(result, not_exact=exactness.reasons_of(lake, table_id))
         idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
         sources = {s: lake.find(s) for s in marks}
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}

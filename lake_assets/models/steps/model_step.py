@@ -11,12 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from pyiceberg.table import Table
 
-from lake_assets.capture.renamed_columns import renamed_text
-from lake_assets.errors import DefinitionChangedError
+from lake_assets.capture.renamed_columns import added_again, again_text, renamed_text
+from lake_assets.errors import DefinitionChangedError, TableReplacedError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
-from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
 from lake_assets.models.steps.cost_estimate import past_costs
+from lake_assets.models.steps.model_sources import schema_at
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables import standing_failures, table_step
 from lake_assets.tables.audits.audit_gate import forget_failed
@@ -245,6 +246,29 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """Whether the declaration says that a change of it stops the table."""
         return False
 
+    def why_stopped(self, due: DueModel) -> str:
+        """Return why the step stops: somebody has replaced a column that it reads by another one; empty if none.
+
+        Such a column has no values in earlier rows. (A pipeline's own tables convert them.)
+        """
+        if not due.begun or due.rebuild or self.spec.on_replaced == "rebuild":
+            return ""
+        for name, table in due.sources.items():
+            then = schema_at(table, due.windows[name].start)
+            for was, now in added_again(then, table.schema()) if PIPELINE_PROPERTY not in table.properties else ():
+                if self.reads(due, name, was.name):
+                    own = self.spec.table
+                    return (
+                        f"{name}: the column {again_text(was, now)}, so earlier rows have no value in it. {own} stays "
+                        f"as it is. Add the column with its former type again, or run `lake-assets rebuild {own}` to "
+                        "compute the table with the new column. With `on_replaced: rebuild`, the next run does so"
+                    )
+        return ""
+
+    def reads(self, due: DueModel, source: TableId, column: str) -> bool:
+        """Whether the table is computed from a column."""
+        return True
+
     def is_begun(self, table: Table | None, windows: Mapping[TableId, Window]) -> bool:
         """Whether a step continues from the table's contents."""
         return self.is_same_definition(table) and continues(windows.values())
@@ -268,6 +292,8 @@ class ModelStep(TableStep[M, SnapshotPins]):
         if (backfill := review_of(found.table)) and not self.is_same_definition(found.table):
             raise in_review(self.spec.table, backfill)
         self.check_due(due)
+        if text := self.why_stopped(due):
+            raise TableReplacedError(text)
         if found.table is not None and not begun and not rebuild and (past := self.past(found.table)):
             raise DefinitionChangedError(
                 f"{self.spec.table} was built by another declaration, and stays as it is: {past}. Restore the former "

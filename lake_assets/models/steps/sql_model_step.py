@@ -89,6 +89,11 @@ class SqlModelStep(ModelStep[ModelSpec]):
         """Whether a changed query stops the table."""
         return self.spec.on_query_change == "stop"
 
+    def reads(self, due: DueModel, source: TableId, column: str) -> bool:
+        """Whether the query names a column; a query that cannot be compiled may name any."""
+        tree = planned(self.spec, due.sources).tree
+        return tree is None or column in needed_columns(tree).get(source, ())
+
     def check_due(self, due: DueModel) -> None:
         """Raise DefinitionChangedError if the query has changed, and the model is declared to stop."""
         name = self.spec.table

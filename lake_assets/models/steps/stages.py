@@ -60,6 +60,8 @@ def stages(
         return ()
     if is_stopped(step, due):
         return (Stage("stop", "stop", "stop", f"{OTHER_QUERY}, and the model declares `on_query_change: stop`"),)
+    if why := step.why_stopped(due):
+        return (Stage("stop", "stop", "stop", why),)
     audits, names = step.spec.audits, ", ".join(map(str, due.windows))
     fit = "the audit fits" if len(audits) == 1 else f"the {len(audits)} audits fit"
     first = [Stage("audits", f"check that {fit} the columns of the query")] if audits else []

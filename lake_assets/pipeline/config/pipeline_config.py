@@ -260,8 +260,8 @@ class ModelSettings(Batches, TableSettings):
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="if a source was dropped and created again: stop the table, or rebuild it from its sources' "
-        "current snapshots",
+        description="if a source was dropped and created again, or a column of it with another type: stop the table, "
+        "or rebuild it from its sources' current snapshots",
     )
 
 
