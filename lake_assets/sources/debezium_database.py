@@ -19,6 +19,7 @@ class Load(RowLoad, Protocol):
     Attributes:
         lsn: the place in the log as of which the rows are.
         micros: its time, in microseconds since 1970.
+        transaction: one that the rows are no older than.
         tables: the source tables whose rows are read; Debezium reads the others beside the changes.
         progress: how far it is, for `status`.
     """
@@ -30,6 +31,11 @@ class Load(RowLoad, Protocol):
 
     @property
     def micros(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def transaction(self) -> int:
         """See above."""
         ...
 

@@ -132,7 +132,8 @@ class DebeziumSource:
         with self.database.load(self.tables, self.settings.name, stop) as load:
             if load is None:
                 return None
-            at = {"lsn": load.lsn, "ts_usec": load.micros}
+            # Debezium reads rows in pieces only if it knows a transaction, and a quiet database tells of none.
+            at = {"lsn": load.lsn, "ts_usec": load.micros, "txId": load.transaction}
             offset = {"offsets": [[{"server": self.settings.name}, at]], **self.known(load.tables)}
             self._loading = load
             try:

@@ -40,15 +40,16 @@ class PostgresLoad:
     Attributes:
         lsn: the place in the log as of which the rows are.
         micros: its time, in microseconds since 1970.
+        transaction: one that the rows are no older than.
         tables: the source tables whose rows are read.
     """
 
     def __init__(
         self, spec: PostgresSpec, found: Sequence[LoadedTable], prefix: str, stop: threading.Event, *,
-        snapshot: str, lsn: int, micros: int,
+        snapshot: str, lsn: int, micros: int, transaction: int,
     ) -> None:  # fmt: skip
         self.spec, self.found, self.stop, self.snapshot = spec, found, stop, snapshot
-        self.lsn, self.micros = lsn, micros
+        self.lsn, self.micros, self.transaction = lsn, micros, transaction
         self.tables = [t.name for t in found]
         self._texts = {t.name: RecordTexts(t, prefix, spec.database, lsn, micros) for t in found}
         self._rows, self._expected = 0, sum(p.rows for t in found for p in t.parts)
@@ -250,10 +251,14 @@ def postgres_load(
                     why = what_slot_waits_for(ask) or f"no replication slot can be made: {' '.join(str(e).split())}"
                 raise SourceUnavailableError(f"{spec.where}: {why}") from e
         with connected(spec) as ask:
-            ((lsn, micros),) = ask(
-                "SELECT pg_wal_lsn_diff(%s, '0/0')::bigint, (extract(epoch FROM now()) * 1000000)::bigint", place
+            ((lsn, micros, transaction),) = ask(
+                "SELECT pg_wal_lsn_diff(%s, '0/0')::bigint, (extract(epoch FROM now()) * 1000000)::bigint, "
+                "mod(txid_snapshot_xmin(txid_current_snapshot()), 4294967296)",
+                place,
             )
-        yield PostgresLoad(spec, found, prefix, stop, snapshot=snapshot, lsn=lsn, micros=micros)
+        yield PostgresLoad(
+            spec, found, prefix, stop, snapshot=snapshot, lsn=lsn, micros=micros, transaction=transaction
+        )
     finally:
         exporter.close()
 

@@ -141,7 +141,8 @@ def test_a_broken_folder_is_told_of_in_status(
     land(plain_lake, RawSpec(TableId.parse("raw.events"), tmp_path / "in", "simplified", "p"))
     (tmp_path / "in").write_text("")
     assert "in cannot be read: it is a file" in statuses(call)["raw.events"]["error"]
-    assert behind(call)["raw.events"].startswith("the landing folder ")
+    assert behind(call)["raw.events"] == "error, see below"
+    assert "raw.events: the landing folder " in call("status").out
 
 
 def test_everything_upstream_that_is_behind_is_named() -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.examples import shop
-from lake_assets.lake import SparkConfig
+from lake_assets.lake import SparkConfig, thresholds
 from lake_assets.lake.metadata import refs
 from tests.support.lakes import SHORT_JVM, SMALL
 
@@ -67,6 +67,8 @@ def main() -> None:
         name = statement.removeprefix("write ")
         setattr(DataFrameWriterV2, name, deadly(getattr(DataFrameWriterV2, name), lambda *_: True, when, nth))
     else:
+        if statement == "MERGE INTO":
+            thresholds.POSITION_VALUES = 0  # few rows are merged by position, without a statement
         SparkSession.sql = deadly(SparkSession.sql, lambda _, text: statement in text, when, nth)  # type: ignore[method-assign]
     lake = Lake(
         LakeConfig(home=Path(home), spark=SparkConfig(driver_memory="1g", master="local[2]", conf=SMALL | SHORT_JVM))
