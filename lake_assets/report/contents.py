@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from lake_assets.errors import InvalidNameError, LakeError
+from lake_assets.errors import CorruptMetadataError, InvalidNameError, LakeError
 from lake_assets.health.lake_status import LakeStatus, lake_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.journal.step_costs import CostLine, StepCost, cost_lines, total_line
@@ -263,7 +263,8 @@ def _running_text(status: TableStatus) -> str:
 
 def _table_row(lake: LakeBase, status: TableStatus) -> TableRow:
     table = None
-    with contextlib.suppress(InvalidNameError):  # it has failed before it existed
+    # It has failed before it existed, or its status says what is wrong with it.
+    with contextlib.suppress(InvalidNameError, CorruptMetadataError):
         table = lake.find(status.table)
     summary = summary_of(table.current_snapshot()) if table is not None else {}
     return TableRow(

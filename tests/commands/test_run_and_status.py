@@ -19,7 +19,7 @@ from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.landing import land
 from lake_assets.ingest.raw.landing_backlog import Backlog, backlog
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, caching_catalog
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.pending_windows import rebuild_advice
 from tests.support.cli import Done
@@ -55,7 +55,7 @@ def behind(call: Call) -> dict[str, str]:
     """The column `behind` of `status`, by table."""
     lines = call("status").out.splitlines()
     at = lines[0].index("behind"), lines[0].index("upkeep")
-    return {line.split()[0]: line[slice(*at)].strip() for line in lines[1:] if not line.split()[0].endswith(":")}
+    return {line.split()[0]: line[slice(*at)].strip() for line in lines[1:] if not line.split()[0].endswith((":", ","))}
 
 
 @pytest.mark.long
@@ -143,6 +143,27 @@ def test_a_broken_folder_is_told_of_in_status(
     assert "in cannot be read: it is a file" in statuses(call)["raw.events"]["error"]
     assert behind(call)["raw.events"] == "error, see below"
     assert "raw.events: the landing folder " in call("status").out
+
+
+def test_a_table_whose_metadata_is_gone_is_told_of_beside_the_others(
+    plain_lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: plain_lake))
+    for name in ("events", "others"):
+        file = tmp_path / name / "a.jsonl"
+        file.parent.mkdir()
+        file.write_text('{"changeType": "INSERT"}\n')
+        land(plain_lake, RawSpec(TableId.parse(f"raw.{name}"), file.parent, "simplified", "p"))
+    Path(plain_lake.table("raw.events").metadata_location.removeprefix("file://")).unlink()
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())
+    found = statuses(call)
+    assert "raw.events cannot be read: the metadata file" in found["raw.events"]["error"]
+    assert "`lake-assets repair`" in found["raw.events"]["error"]
+    assert found["raw.others"]["error"] is None
+    assert found["raw.others"]["rows"] == 1
+    page = tmp_path / "page.html"
+    assert call("report", "--html", str(page)).code == 0
+    assert "raw.<wbr>events" in page.read_text()
 
 
 def test_everything_upstream_that_is_behind_is_named() -> None:
