@@ -104,7 +104,7 @@ class LakeConfig(BaseSettings):
         "or in that of the project",
     )
     catalog: dict[str, str] = Field(
-        default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
+        default_factory=dict, description="PyIceberg catalog properties; without `type` and `uri`: SQLite in `home`"
     )
     warehouse: str | None = Field(default=None, description="folder or URL of the tables; default: `home`/warehouse")
     storage: dict[str, str] = Field(
@@ -146,12 +146,12 @@ class LakeConfig(BaseSettings):
         self.home = self.home.expanduser().absolute()
         if self.home.exists() and not self.home.is_dir():
             raise ValueError(f"home: {self.home} is a file: name a folder in LAKE_HOME, or as `home` in lake.yaml")
-        if not self.catalog:
+        if not {"type", "uri"} & self.catalog.keys():  # none, or only options such as those of a store
             if found := sorted(set("%?") & set(str(self.home))):
                 raise ValueError(
                     f"home: {self.home} cannot hold the SQLite catalog: its name contains {' and '.join(found)}"
                 )
-            self.catalog = {"type": "sql", "uri": f"sqlite:///{self.home / 'catalog.db'}"}
+            self.catalog = self.catalog | {"type": "sql", "uri": f"sqlite:///{self.home / 'catalog.db'}"}
         if self.warehouse is None:
             self.warehouse = self.catalog.get("warehouse")
             if self.warehouse is None and self.kind == "glue":

@@ -66,7 +66,9 @@ def secrets_in(settings: Any, name: str = "") -> Iterator[str]:
             yield from secrets_in(value, str(key))
     elif isinstance(settings, str) and settings:
         if is_secret(name):
-            yield settings
+            # A switch, such as `token-refresh-enabled`, is none, and would be hidden wherever the word stands.
+            if settings.lower() not in ("true", "false"):
+                yield settings
         elif "@" in settings and (password := _password(settings)):
             yield from {password, unquote(password)}
 

@@ -181,6 +181,13 @@ def test_the_catalogs_own_warehouse_counts() -> None:
     assert LakeConfig(catalog={"type": "glue", "warehouse": "s3://w/"}).warehouse == "s3://w/"
 
 
+def test_options_of_a_store_alone_leave_the_catalog_in_the_home(tmp_path: Path) -> None:
+    config = LakeConfig(home=tmp_path, catalog={"s3.region": "eu-central-1"})
+    assert config.is_embedded
+    assert config.catalog_properties["s3.region"] == "eu-central-1"
+    assert config.catalog_properties["uri"] == f"sqlite:///{tmp_path}/catalog.db"
+
+
 def test_a_glue_catalog_needs_a_warehouse() -> None:
     with pytest.raises(ConfigError, match=r"warehouse: a glue catalog needs one: .*s3://bucket/tables"):
         LakeConfig.load(catalog={"type": "glue", "client.region": "eu-central-1"})

@@ -12,7 +12,7 @@ import pytest
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, LakeError
 from lake_assets.lake import SparkConfig
-from lake_assets.lake.redaction import hide, hide_in, hide_in_error
+from lake_assets.lake.redaction import hide, hide_in, hide_in_error, secrets_in
 from lake_assets.lake.spark_session import catalog_conf, check_remote
 
 PLANTED = "pl4nted/secret"
@@ -141,3 +141,8 @@ def test_an_error_and_its_causes_are_shown_without_secrets() -> None:
     no_secret(text)
     assert "OfJava: jdbc:postgresql://db/lake?password=***" in text
     assert "log in as postgresql://me:***@db" in text
+
+
+def test_a_switch_is_no_secret() -> None:
+    settings = {"token-refresh-enabled": "true", "rest.token": "s3cr3t"}
+    assert list(secrets_in(settings)) == ["s3cr3t"]
