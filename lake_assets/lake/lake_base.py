@@ -240,11 +240,8 @@ class LakeBase:
         return found
 
     def exists(self, name: str | TableId) -> bool:
-        """Whether the catalog has the table, also if its metadata is gone."""
-        try:
-            return self.catalog.table_exists(TableId.parse(name).parts)
-        except CorruptMetadataError:
-            return True
+        """Whether the table exists."""
+        return self.catalog.table_exists(TableId.parse(name).parts)
 
     def tables(self, namespace: str | tuple[str, ...]) -> list[TableId]:
         """Return the tables of a namespace; empty if the namespace does not exist."""

@@ -13,7 +13,7 @@ from lake_assets.health.lake_status import LakeStatus, lake_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.journal.step_costs import CostLine, StepCost, cost_lines, total_line
 from lake_assets.journal.step_records import StepRecord
-from lake_assets.lake import LakeBase, thresholds
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.config import CostsConfig
 from lake_assets.lake.metadata.row_counts import number, summary_of
 from lake_assets.pipeline import Pipeline
@@ -331,7 +331,10 @@ def _rejected(
 def _lineage(lake: LakeBase, specs: Mapping[str, Spec]) -> list[Lineage]:
     found: list[Lineage] = []
     for name, spec in specs.items():
-        if not lake.exists(spec.table) or not (of := column_sources(lake, spec)):
+        of: Mapping[str, Sequence[tuple[TableId, str]]] | None = None
+        with contextlib.suppress(CorruptMetadataError):  # the status of the table says so
+            of = column_sources(lake, spec) if lake.exists(spec.table) else None
+        if not of:
             continue
         columns = [(column, [f"{t}.{c}" for t, c in sources]) for column, sources in of.items()]
         tables = {str(t) for sources in of.values() for t, _ in sources}

@@ -253,8 +253,9 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """
         if not due.begun or due.rebuild or self.spec.on_replaced == "rebuild":
             return ""
-        for name, table in due.sources.items():
-            then = schema_at(table, due.windows[name].start)
+        for name, window in due.windows.items():
+            table = due.sources[name]
+            then = schema_at(table, window.start)
             for was, now in added_again(then, table.schema()) if PIPELINE_PROPERTY not in table.properties else ():
                 if self.reads(due, name, was.name):
                     own = self.spec.table
