@@ -216,6 +216,7 @@ def read(file: str) -> str:
     return read_page(html).text
 
 
+@pytest.mark.long
 def test_a_stale_backfill_is_discarded_and_begun_again(history: History, at_the_shell: Callable[[Lake], User]) -> None:
     people, _ = history
     user, right = at_the_shell(people.lake), computed(people)

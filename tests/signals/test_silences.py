@@ -55,6 +55,8 @@ RHYTHMS = {
     "for eight hours": (every(MINUTE, 8 * HOUR), 8 * HOUR),
     "on working days": (office_hours(3), 3 * 62 * HOUR),
 }
+# Thousands of steps take seconds.
+SOME_RHYTHMS = [pytest.param(r, marks=pytest.mark.long) if r == "every minute" else r for r in RHYTHMS]
 
 
 def has_ended(shop: Shop, moments: Sequence[float], ago: float) -> None:
@@ -73,7 +75,7 @@ def told(received: Receiver) -> list[tuple[Any, ...]]:
     return [(b["event"], b["kind"], b["table"], round(b["limit"])) for b in received.bodies]
 
 
-@pytest.mark.parametrize("rhythm", RHYTHMS)
+@pytest.mark.parametrize("rhythm", SOME_RHYTHMS)
 def test_a_source_is_not_silent_until_the_documented_time_is_over(
     shop: Shop, call: Callable[..., Done], received: Receiver, rhythm: str
 ) -> None:
@@ -84,7 +86,7 @@ def test_a_source_is_not_silent_until_the_documented_time_is_over(
     assert received.bodies == []
 
 
-@pytest.mark.parametrize("rhythm", RHYTHMS)
+@pytest.mark.parametrize("rhythm", SOME_RHYTHMS)
 def test_a_silent_source_is_told_once_and_that_it_is_back_once(
     shop: Shop, call: Callable[..., Done], received: Receiver, rhythm: str
 ) -> None:
