@@ -30,7 +30,7 @@ def renamed_since(table: Table, snapshot: int | None) -> list[str]:
     for field in then.fields:
         name = now.find_column_name(field.field_id)
         if name is None:
-            again = next((f for f in now.fields if f.name == field.name), None)
+            again = _added_instead(field, then, now)
             changes.append(again_text(field, again) if again else f"{field.name} was dropped")
         elif name != field.name:
             changes.append(f"{field.name} is now {name}")
@@ -42,9 +42,15 @@ def added_again(then: Schema, now: Schema) -> Iterator[tuple[NestedField, Nested
     were and as they are."""
     for field in then.fields:
         if now.find_column_name(field.field_id) is None:
-            again = next((f for f in now.fields if f.name == field.name), None)
+            again = _added_instead(field, then, now)
             if again is not None and not reads_as(field.field_type, again.field_type):
                 yield field, again
+
+
+def _added_instead(dropped: NestedField, then: Schema, now: Schema) -> NestedField | None:
+    """Return the new column of the name of a dropped one; a column that was renamed to it is not new."""
+    new = (f for f in now.fields if f.name == dropped.name and then.find_column_name(f.field_id) is None)
+    return next(new, None)
 
 
 def again_text(was: NestedField, now: NestedField) -> str:

@@ -255,8 +255,9 @@ class ModelStep(TableStep[M, SnapshotPins]):
             return ""
         for name, window in due.windows.items():
             table = due.sources[name]
-            then = schema_at(table, window.start)
-            for was, now in added_again(then, table.schema()) if PIPELINE_PROPERTY not in table.properties else ():
+            if PIPELINE_PROPERTY in table.properties:
+                continue
+            for was, now in added_again(schema_at(table, window.start), table.schema()):
                 if self.reads(due, name, was.name):
                     own = self.spec.table
                     return (
