@@ -270,8 +270,8 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
     )
     try:
         marks = read_marks(table) if stored else {}
-        result = replace(result, watermark={source: mark.snapshot for source, mark in marks.items()})
-        result = replace(result, not_exact=exactness.reasons_of(lake, table_id))
+        watermark = {source: mark.snapshot for source, mark in marks.items()}
+        result = replace(result, watermark=watermark, not_exact=exactness.reasons_of(lake, table_id))
         idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
         sources = {s: lake.find(s) for s in marks}
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
