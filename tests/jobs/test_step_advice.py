@@ -300,7 +300,7 @@ def test_a_step_that_is_done_does_not_take_back_a_watermark_that_is_further(medi
 @pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("way", ["--done", pytest.param("--rerun", marks=pytest.mark.long)])
 def test_a_rebuild_that_wrote_nothing_leaves_the_interrupted_step_as_it_was(
-    media: Lake, is_killed: bool, way: str
+    media: Lake, is_killed: bool, way: str, request: pytest.FixtureRequest
 ) -> None:
     job(media)
     play(media, (3, 3, 3))
@@ -312,6 +312,8 @@ def test_a_rebuild_that_wrote_nothing_leaves_the_interrupted_step_as_it_was(
     if is_killed:
         left = media.step(DAILY, [PLAYS], rebuild=True)
         left.__enter__()
+        # Else the garbage collector ends it, within whatever test runs then.
+        request.addfinalizer(lambda: left.__exit__(JobError, JobError("killed"), None))
         step_notes.change(media, note(media) or began, processes=(GONE,))
     else:
         with pytest.raises(JobNotStartedError), media.step(DAILY, [PLAYS], rebuild=True):

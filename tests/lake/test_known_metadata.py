@@ -20,13 +20,14 @@ ROWS = pa.table({"n": pa.array([1], pa.int64())})
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the metadata files that are read, starting with an empty cache."""
+def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Record the metadata files of this test's lakes that are read, starting with an empty cache."""
     files: list[str] = []
     real = FromInputFile.table_metadata
 
     def noted(file: Any, *more: Any) -> Any:
-        files.append(file.location)
+        if str(tmp_path) in file.location:
+            files.append(file.location)
         return real(file, *more)
 
     monkeypatch.setattr(caching_catalog, "_cache", MetadataCache())
