@@ -194,13 +194,14 @@ def replay(
 Positions = Annotated[list[int] | None, typer.Option("--position", help="the record at this position; may be repeated")]
 About = Annotated[str | None, typer.Option("--source-table", help="records about this source table")]
 File = Annotated[str | None, typer.Option("--file", help="records of this file, by its path or name")]
+_WHICH = "say which records: --position, --source-table, --file, or --all"
 All = Annotated[bool, typer.Option("--all", help="all of them")]
 
 
 @app.command("close")
 def close(
     raw: Annotated[str, typer.Argument(help="the raw table, for example raw.shop_events")],
-    because: Annotated[str, typer.Option(help="why: it is kept with the records")],
+    because: Annotated[str, typer.Option(help="why: it is kept with the records")] = "",
     position: Positions = None,
     source: About = None,
     file: File = None,
@@ -212,7 +213,8 @@ def close(
     until `reopen`, whatever is declared later. Several options select the records that meet all of them.
     """
     if not because.strip():
-        raise PipelineError("--because is empty: say why the records do not count, for those who come later")
+        more = "" if position or source or file or every else f", and {_WHICH}"
+        raise PipelineError(f"say with --because why the records do not count{more}")
     lake = Lake.load_existing()
     table, of = _raw(lake, raw), _selection(position, source, file, every=every)
     count = closed_rejects.close(lake, table, of, f"{user()}@{socket.gethostname()}", because.strip())
@@ -242,8 +244,7 @@ def _selection(
 ) -> closed_rejects.Selection:
     is_part = bool(positions) or source is not None or file is not None
     if every == is_part:
-        how = "say which records: --position, --source-table, --file, or --all"
-        raise PipelineError(how if not every else f"--all and a part of the records contradict each other: {how}")
+        raise PipelineError(f"--all and a part of the records contradict each other: {_WHICH}" if every else _WHICH)
     return closed_rejects.Selection(tuple(positions or ()), source, file)
 
 

@@ -26,6 +26,7 @@ from lake_assets.lake import LakeBase, LakeConfig, thresholds
 from lake_assets.lake.disk_space import disks
 from lake_assets.lake.metadata.clock_skew import TOLERANCE_MS
 from lake_assets.lake.redaction import hide_in
+from lake_assets.lake.spark_session import check_remote
 
 Check = tuple[str, Callable[[], str]]
 _PACKAGE = "lake-assets"
@@ -39,7 +40,9 @@ _UI_PORT = 3000
 def machine_checks(config: LakeConfig) -> Iterator[Check]:
     """Yield the checks of the environment and the machine."""
     yield "versions", _versions
-    if not config.spark.remote:
+    if remote := config.spark.remote:
+        yield "Spark Connect", lambda: _spark_server(remote)
+    else:
         yield "memory", lambda: _memory(config.spark.driver_memory)
     yield "disk", lambda: _disk(config)
     yield "ports", _ports
@@ -95,6 +98,11 @@ def _memory(driver: str) -> str:
     if memory.available < wanted:
         return f"{free}, and Spark's heap may grow to {driver}: end something, or lower spark.driver_memory"
     return f"{free}; Spark's heap is {driver}"
+
+
+def _spark_server(remote: str) -> str:
+    check_remote(remote)
+    return f"a server listens at {hide_in(remote)}"
 
 
 def _disk(config: LakeConfig) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -65,6 +66,18 @@ def test_what_is_wrong_comes_with_what_to_do(
     assert "`spark.local.dir` moves" in wrong["disk"]
     assert f"`chmod o-w {tmp_path / 'lake'}`" in wrong["home of the lake"]
     assert f"`lake-assets init --dagster-home {tmp_path / 'home'}`" in wrong["Dagster's settings"]
+
+
+def test_a_spark_connect_server_is_looked_for(findings: Callable[..., dict[str, tuple[bool, str]]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        remote = f"sc://127.0.0.1:{listener.getsockname()[1]}"
+        assert findings(LAKE_SPARK__REMOTE=f"{remote}/;token=secret")["Spark Connect"] == (
+            True,
+            f"a server listens at {remote}/;token=***",
+        )
+    is_well, text = findings(LAKE_SPARK__REMOTE=remote)["Spark Connect"]
+    assert not is_well
+    assert "start one (`lake-assets spark-server`)" in text
 
 
 def test_settings_that_do_not_fit_are_told_of_without_touching_the_instance(

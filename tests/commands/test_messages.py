@@ -146,6 +146,8 @@ def lake(here: Path) -> Lake:
         ("rejected explain raw.events 3", "raw.events has no rejected record at position 3"),
         ("rejected close raw.event --all --because known", "no raw table raw.event"),
         ("rejected close raw.events --because known", "say which records: --position"),
+        ("rejected close raw.events", "why the records do not count, and say which records: --position"),
+        ("rejected close raw.events --all", "say with --because why the records do not count"),
         ("rejected reopen raw.events --all --position 3", "contradict each other"),
     ],
 )

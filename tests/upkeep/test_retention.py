@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
@@ -29,10 +30,11 @@ from lake_assets.upkeep.retention import remove_outdated
 from lake_assets.upkeep.upkept_tables import policies
 from tests.support.debezium import Event
 from tests.support.histories import Batches
+from tests.support.logs import record
 from tests.support.oracle import final_rows, rows_of
 from tests.support.people import CITIES, People
 from tests.support.stream_histories import SINGLE, evolving, ordered, repeated, scattered, truncated
-from tests.support.streams import Feed
+from tests.support.streams import Feed, pipeline
 from tests.support.upkeep import forget_history
 
 RAW = TableId.parse("raw.events")
@@ -122,6 +124,42 @@ def test_tables_that_need_more_than_is_kept_say_so(lake: Lake) -> None:
     lake.catalog.drop_table("raw.events_files")
     with pytest.raises(HistoryError, match="which files have landed is unknown"):
         file_ledger.seen(lake, RAW)
+
+
+@pytest.mark.long
+def test_a_later_snapshot_or_a_later_start_makes_up_for_deleted_records(lake: Lake) -> None:
+    feed = Feed(lake, "app.t")
+
+    def deliver(*events: Any, table: dict[str, Any]) -> list[str]:
+        feed.pipeline = pipeline("app.t", {"table": "app.t", "name": "other", **table})
+        feed.land_text("".join(json.dumps(e) + "\n" for e in events))
+        feed.run()
+        return [r for r in reasons_of(lake, TableId.parse("staging.other")) if "keep_records" in r]
+
+    def changed(op: str, key: int, value: str, at: int, snapshot: str = "false") -> Any:
+        source = {"lsn": at, "sequence": json.dumps([None, str(at)]), "snapshot": snapshot}
+        return record("postgresql", source, op, key, value, "t")
+
+    feed.land_text("".join(json.dumps(changed("c", k, "a", 100 + k)) + "\n" for k in range(3)))
+    feed.run()
+    spec = spec_of(feed, StagingSpec)
+    assert delete_old_records(lake, RAW, [spec], datetime.fromtimestamp(time.time() + 60, UTC)) == 2
+    # A table that begins after them lacks nothing, one that does not lacks rows until a snapshot is whole.
+    last = changed("u", 2, "b", 200)
+    assert len(deliver(last, table={})) == 1
+    assert deliver(table={"start_position": 2}) == []
+    assert len(deliver(table={})) == 1
+    first = changed("r", 0, "a", 900, "first")
+    assert len(deliver(first, changed("r", 1, "a", 900, "true"), table={})) == 1
+    assert deliver(changed("r", 2, "b", 900, "last"), table={}) == []
+    feed.run()
+    rows = {r["id"]: r["v"] for r in feed.rows("final.other").collect()}
+    assert rows == {0: "a", 1: "a", 2: "b"}
+    # Also for a table that is made anew.
+    for layer in ("staging", "final"):
+        lake.catalog.drop_table(f"{layer}.other")
+    assert deliver(table={}) == []
+    assert {r["id"]: r["v"] for r in feed.rows("final.other").collect()} == rows
 
 
 @pytest.mark.long

@@ -210,7 +210,7 @@ def records_deleted(raw: str, since: datetime) -> Reason:
     return Reason(
         "records",
         f"{raw} no longer held the records from before {since:%Y-%m-%d} (`keep_records`) when this table was filled: "
-        "rows that have not changed since are missing. Have the connector read the source table again",
+        "rows that have not changed since are missing. Have the connector take another snapshot of the source table",
     )
 
 

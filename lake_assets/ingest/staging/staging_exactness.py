@@ -60,15 +60,27 @@ def store_reasons(
     if written.misfits:
         seen += [exactness.taken_as_null(c) for c in _misfitting_columns(lake, spec)]
     mark, raw = known_marks(table).get(str(spec.raw)), lake.find(spec.raw)
-    since = kept_since(raw) if raw is not None and (is_new or is_whole) else None
-    if raw is not None and since is not None and deleted_about(raw).keys() & {str(spec.source_table), MANY}:
-        seen.append(exactness.records_deleted(str(spec.raw), since))
+    deleted = deleted_about(raw) if raw is not None else {}
+    until = max(deleted.get(str(spec.source_table), 0), deleted.get(MANY, 0))
+    lacks_rows = until > spec.start
     if mark is not None and mark.snapshot is not None and raw is not None:
         last = read_snapshots(raw, mark.snapshot).get(str(spec.source_table))
-        if last and last.is_repeated and last.is_complete and last.start > spec.start:
-            seen.append(exactness.read_again(last.start))
-    has_rejects = bool(written.rejected)
-    return add_reasons(lake, spec, seen, has_rejects=has_rejects, is_reread=is_reread, is_whole=is_whole)
+        start = last.start if last and last.is_complete else None
+        lacks_rows = lacks_rows and (start is None or start < until)
+        if last and start is not None and last.is_repeated and start > spec.start:
+            seen.append(exactness.read_again(start))
+    since = kept_since(raw) if raw is not None and (is_new or is_whole) else None
+    if since is not None and lacks_rows:
+        seen.append(exactness.records_deleted(str(spec.raw), since))
+    return add_reasons(
+        lake,
+        spec,
+        seen,
+        has_rejects=bool(written.rejected),
+        is_reread=is_reread,
+        is_whole=is_whole,
+        has_rows_again=until > 0 and not lacks_rows,
+    )
 
 
 def add_reasons(
@@ -79,11 +91,16 @@ def add_reasons(
     has_rejects: bool = False,
     is_reread: bool = False,
     is_whole: bool = False,
+    has_rows_again: bool = False,
 ) -> tuple[Reason, ...]:
-    """Add reasons to the stored ones that still hold; store and return them. See `store_reasons`."""
+    """Add reasons to the stored ones that still hold; store and return them. See `store_reasons`.
+
+    `has_rows_again`: whether a snapshot, or the declared start, is after all records that were deleted for their age.
+    """
     loaded = lake.table(spec.table)
     stored, columns = exactness.stored_in(loaded), {f.name for f in loaded.schema().fields}
-    kept = [r for r in stored if r.kind != "snapshot" and not (r.kind == "misfits" and is_reread)]
+    ended = {"snapshot", *(["misfits"] if is_reread else []), *(["records"] if has_rows_again else [])}
+    kept = [r for r in stored if r.kind not in ended]
     reasons = [
         r
         for r in dict.fromkeys((*(() if is_whole else kept), *seen))
