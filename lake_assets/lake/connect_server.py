@@ -8,7 +8,7 @@ from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.spark_session import jvm_conf
 from lake_assets.runtime.connect_tokens import VARIABLE, token_for
 from lake_assets.runtime.jars import spark_home
-from lake_assets.runtime.java import find_java
+from lake_assets.runtime.java import jvm_variables
 from lake_assets.runtime.jvm_folders import new_folder
 from lake_assets.runtime.jvm_launch import arguments_for, with_folder, write_settings
 from lake_assets.runtime.private_files import make_private
@@ -42,4 +42,4 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         "spark-internal",
     ]
     env = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_HOME")}
-    return arguments, {**env, "JAVA_HOME": str(find_java()), VARIABLE: token_for(port)}
+    return arguments, {**env, **jvm_variables(), VARIABLE: token_for(port)}

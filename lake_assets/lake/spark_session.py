@@ -22,7 +22,7 @@ from lake_assets.lake.connect_sessions import ends_with_process
 from lake_assets.lake.redaction import hide_in
 from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.jars import resolve
-from lake_assets.runtime.java import find_java
+from lake_assets.runtime.java import jvm_variables
 from lake_assets.runtime.jvm_launch import start_jvm
 from lake_assets.runtime.private_files import make_private
 
@@ -225,7 +225,7 @@ def open_session(config: LakeConfig) -> SparkSession:
     check_one_kind(remote)
     if not remote:
         check_spark_home()
-        os.environ["JAVA_HOME"] = str(find_java())
+        os.environ.update(jvm_variables())
     builder = SparkSession.builder
     builder = builder.remote(remote) if remote else builder
     for key, value in conf.items():

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import platformdirs
 
 from lake_assets.errors import JarsError
-from lake_assets.runtime.java import find_java
+from lake_assets.runtime.java import jvm_variables
 
 # SHA-256 sums of the default jars when this version was tested. A jar that differs is not used.
 SHA256 = {
@@ -113,12 +114,10 @@ def _download(coordinates: Sequence[str], excluded: Sequence[str], folder: Path)
             str(script),
         ]
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
-        done = subprocess.run(
-            command, env={**env, "JAVA_HOME": str(find_java())}, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env={**env, **jvm_variables()}, capture_output=True, text=True, check=False)
         jars = sorted((Path(temp) / "ivy" / "jars").glob("*.jar"))
         if done.returncode != 0 or not jars:
-            errors = [line for line in done.stderr.splitlines() if "unresolved" in line or "rror" in line]
+            errors = [line for line in done.stderr.splitlines() if re.search("unresolved|rror|^Caused by", line)]
             raise JarsError(
                 f"could not resolve {', '.join(coordinates)} (network? a proxy that Java does not know?): "
                 + " | ".join(errors[-4:] or done.stderr.splitlines()[-4:])

@@ -1,10 +1,11 @@
-"""Find a Java for Spark."""
+"""Find a Java for Spark, and the variables that its JVM starts with."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from lake_assets.errors import JavaNotFoundError
 
 SUPPORTED = (17, 21)
+# Spark looks its machine's name up before it reads any setting, unless one of these says more.
+_OWN_ADDRESS = ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME")
 _USUAL = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
@@ -48,6 +51,22 @@ def find_java() -> Path:
         f"Spark needs Java 17 or 21. Looked at JAVA_HOME, PATH and the usual places and found: {searched}. "
         f"Install one (for example `{hint}`) or point JAVA_HOME at one."
     )
+
+
+def jvm_variables() -> dict[str, str]:
+    """Return the variables of the environment that Spark's JVM needs: `JAVA_HOME`, and an address if the machine's own
+    name has none, as in some containers.
+
+    Raises:
+        JavaNotFoundError: as `find_java`.
+    """
+    found = {name: os.environ[name] for name in _OWN_ADDRESS if os.environ.get(name)}
+    if not found:
+        try:
+            socket.gethostbyname(socket.gethostname())
+        except OSError:
+            found["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return {"JAVA_HOME": str(find_java()), **found}
 
 
 def _candidates() -> Iterator[Path]:

@@ -46,7 +46,7 @@ def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolver:
     made_up = Resolver()
     monkeypatch.setenv("LAKE_JARS", str(tmp_path / "jars"))
     monkeypatch.setattr(subprocess, "run", made_up)
-    monkeypatch.setattr(jars, "find_java", lambda: tmp_path / "java")
+    monkeypatch.setattr(jars, "jvm_variables", dict)
     return made_up
 
 
@@ -132,7 +132,7 @@ def test_no_spark_is_started_with_a_changed_jar(
     config = LakeConfig(home=tmp_path / "lake")
     kept = jars.resolve(packages(config))
     for module in (spark_session, resources, connect_server):
-        monkeypatch.setattr(module, "find_java", lambda: tmp_path / "java")
+        monkeypatch.setattr(module, "jvm_variables", dict)
     resolver.fails = "unresolved: no network"
     changed = bytearray(kept[1].read_bytes())
     changed[3] ^= 1

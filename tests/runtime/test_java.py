@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,20 @@ def test_the_java_on_the_path_is_followed_to_its_home(tmp_path: Path, monkeypatc
     (links / "java").symlink_to(real / "bin" / "java")
     monkeypatch.setenv("PATH", str(links))
     assert java.find_java() == real
+
+
+@pytest.mark.parametrize(("declared", "expected"), [(None, "127.0.0.1"), ("10.0.0.1", "10.0.0.1")])
+def test_a_machine_whose_name_has_no_address_gets_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: str | None, expected: str
+) -> None:
+    mine = home(tmp_path / "usual" / "a", "17.0.1")
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    monkeypatch.delenv("SPARK_LOCAL_HOSTNAME", raising=False)
+    assert java.jvm_variables() == {"JAVA_HOME": str(mine)}
+    monkeypatch.setattr(socket, "gethostname", lambda: "has-no-address.invalid")
+    if declared:
+        monkeypatch.setenv("SPARK_LOCAL_IP", declared)
+    assert java.jvm_variables() == {"JAVA_HOME": str(mine), "SPARK_LOCAL_IP": expected}
 
 
 def test_the_usual_places_are_looked_at_last(tmp_path: Path) -> None:

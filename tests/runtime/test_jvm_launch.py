@@ -36,6 +36,23 @@ def test_a_secret_setting_is_on_no_command_line(tmp_path: Path) -> None:
     assert left == []
 
 
+@pytest.mark.long
+def test_spark_starts_where_the_name_of_the_machine_has_no_address(tmp_path: Path) -> None:
+    asked = (
+        "import sys, lake_assets as a; print(a.Lake(a.LakeConfig(home=sys.argv[1])).spark().sql('SELECT 7').first()[0])"
+    )
+    # A name of its own, as a container has it.
+    alone = ["unshare", "--map-root-user", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', "has-no-address"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not give a process a machine's name of its own")
+    done = subprocess.run(
+        [*alone, sys.executable, "-c", asked, str(tmp_path / "lake")],
+        capture_output=True, text=True, check=False, timeout=300,
+        env={k: v for k, v in os.environ.items() if not k.startswith("SPARK_LOCAL")},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "7"), done.stderr
+
+
 def test_an_interrupt_while_a_jvm_starts_leaves_none_behind(tmp_path: Path) -> None:
     # The scripts of Spark start other programs, and at last the JVM; the interrupts meet some of each.
     delays = ["0", "0.001", "0.002", "0.003", "0.005", "0.01", "0.02", "0.03", "0.05", "0.1", "0.2", "0.4"]

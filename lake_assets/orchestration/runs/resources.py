@@ -22,7 +22,7 @@ from lake_assets.lake import LakeConfig
 from lake_assets.lake.spark_session import adopt_session, check_one_kind, check_remote, session_conf
 from lake_assets.runtime import warm_jvm
 from lake_assets.runtime.connect_tokens import with_token
-from lake_assets.runtime.java import find_java
+from lake_assets.runtime.java import jvm_variables
 from lake_assets.runtime.jvm_launch import start_jvm
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _open(config: LakeConfig, overrides: dict[str, Any]) -> "SparkSession":
         remote = with_token(remote)
     check_one_kind(remote)
     if not remote:
-        os.environ["JAVA_HOME"] = str(find_java())
+        os.environ.update(jvm_variables())
     settings = {**session_conf(config), **overrides}
     try:
         if remote:
