@@ -89,9 +89,16 @@ def test_settings_that_do_not_fit_are_told_of_without_touching_the_instance(
     assert not is_well
     assert "`concurrency.pools.default_limit: 1`" in text
     assert "WarmRunLauncher" in text
-    (home / "dagster.yaml").write_text("run_monitoring: {enabled: perhaps}\n")
-    is_well, text = findings(DAGSTER_HOME=home)["Dagster's settings"]
-    assert (is_well, "dagster.yaml cannot be used" in text) == (False, True)
+    for unusable, why in (
+        ("run_monitoring: {enabled: perhaps}", "Invalid scalar at path root:run_monitoring:enabled"),
+        ("storage: {sqlite: {base_dir: {env: IS_NOT_SET}}}", "the environment variable IS_NOT_SET must be set"),
+        ("run_launcher: {module: no_module, class: Launcher}", "Couldn't import module no_module"),
+        ("run_monitoring: [", "while parsing a flow node"),
+    ):
+        (home / "dagster.yaml").write_text(f"{unusable}\n")
+        is_well, text = findings(DAGSTER_HOME=home)["Dagster's settings"]
+        assert (is_well, "\n" in text) == (False, False)
+        assert f"dagster.yaml cannot be used: {why}" in text
     assert os.listdir(home) == ["dagster.yaml"]  # noqa: PTH208 (the names only)
 
 

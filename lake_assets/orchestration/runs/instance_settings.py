@@ -6,6 +6,7 @@ No setting can lose data, since progress is stored in the tables. But tables may
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
@@ -17,6 +18,7 @@ from lake_assets.orchestration._compat import DefaultRunLauncher, InstanceRef, P
 from lake_assets.orchestration.runs.run_retries import shortened
 
 WARNING = "InstanceSettingsWarning"
+_UNSET = re.compile(r'environment variable "(\w+)" which is not set')
 
 
 def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
@@ -45,11 +47,20 @@ def settings_finding() -> str:
             dg.DagsterInstance.from_ref(InstanceRef.from_dir(folder, config_dir=home)) as instance,
         ):
             warnings = config_warnings(instance, ["lake_assets/any"])
-    except dg.DagsterError as e:
-        raise ConfigError(f"{home}/dagster.yaml cannot be used: {e}") from e
+    except Exception as e:  # YAML's, Dagster's, or those of a class that the file names
+        raise ConfigError(f"{home}/dagster.yaml cannot be used: {_in_short(e)}") from e
     if warnings:
         raise ConfigError("; ".join(text.removeprefix(f"{WARNING}: ") for text in warnings))
     return f"{home}/dagster.yaml"
+
+
+def _in_short(error: Exception) -> str:
+    """Return what is wrong with settings without Dagster's description of all fields and its stack."""
+    if not isinstance(error, dg.DagsterInvalidConfigError):
+        return " ".join(str(error).removeprefix("Failure condition: ").split())
+    if unset := sorted(set(_UNSET.findall(str(error)))):
+        return f"the environment variable{'s' if unset[1:] else ''} {', '.join(unset)} must be set, which it names"
+    return "; ".join(e.message.partition("\n")[0] for e in error.errors)
 
 
 def missing_file() -> str:
