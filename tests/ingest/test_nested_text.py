@@ -9,7 +9,6 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.formats import SourceTable, event_format
-from lake_assets.formats.format_base import decode
 from lake_assets.ingest.records import routing
 from lake_assets.ingest.records.routing import route
 from lake_assets.pipeline import PipelineConfig
@@ -127,7 +126,7 @@ def test_such_records_arrive_beside_others_from_files_and_tables(lake: Lake, mon
     pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "streams": streams}))
     with monkeypatch.context() as earlier:
         # An earlier release rejects records that are text, and a replay reads them.
-        earlier.setattr(routing, "read_record", lambda _, text, depth: (decode(text, depth), None))
+        earlier.setattr(routing, "without_nested_text", lambda _reader, _text, record, _depth: (record, None))
         outcomes = {o.table: o for o in pipeline.run(lake)}
     assert outcomes["raw.files"].rejected > 5
     assert not [o.error for o in pipeline.replay(lake) if o.error]
