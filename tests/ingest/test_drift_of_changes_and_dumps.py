@@ -17,15 +17,16 @@ from tests.support.pipeline_files import load
 from tests.support.pipeline_runs import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+# Looked up when this is collected, so that every run notices if it is gone.
+SECTION = PAGE.read_text("utf-8").partition("### A table with change events and dumps\n")[2]
+EXAMPLE = textwrap.dedent(re.findall(r"```yaml\n(.*?)```", SECTION, re.DOTALL)[0])
 USERS = Table({"id": BIGINT, "city": TEXT}, name="public.users")
 
 
 @pytest.mark.long
 def test_rows_that_differ_from_the_dump_are_the_drift(lake: Lake) -> None:
     home = lake.config.home
-    text = PAGE.read_text("utf-8").partition("**A table with change events and dumps.**")[2]
-    example = textwrap.dedent(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
-    attributes = textwrap.indent(f"name: shop\n{example}".replace("landing/", f"{home}/landing/"), "  ")
+    attributes = textwrap.indent(f"name: shop\n{EXAMPLE}".replace("landing/", f"{home}/landing/"), "  ")
     pipeline = load(home, f"type: lake_assets.LakePipeline\nattributes:\n{attributes}")
     changes, dumps = home / "landing" / "shop", home / "landing" / "nightly"
     changes.mkdir(parents=True)
