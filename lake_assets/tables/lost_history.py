@@ -69,7 +69,7 @@ def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuil
         declared: the table.
         absorb: the step, called with the reason for a rebuild; empty: it only absorbs changes.
         rebuild: the reason for a rebuild that was requested; empty: none was.
-        advice: how to recover, if the table stops.
+        advice: how to recover from lost events, if the table stops.
 
     Raises:
         LostEventsError, MissingDataFileError, CorruptMetadataError: the table is declared to stop; or a rebuild would
@@ -85,6 +85,8 @@ def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuil
         if rebuild or ".metadata.json" in str(e):
             raise
         if declared.on_gap == "stop":
-            raise type(e)(f"{e}. {advice}") from e
+            if isinstance(e, LostEventsError):
+                raise LostEventsError(f"{e}. {advice}") from e
+            raise  # an error about a file has advice already
         log.warning("%s: rebuilt: %s", declared.table, e)
         return absorb(f"the history of {', '.join(map(str, declared.sources))} is lost ({e})")
