@@ -104,6 +104,7 @@ def test_the_clock_of_a_home_that_may_only_be_read_is_not_compared(
 
     monkeypatch.setattr(machine_checks.os, "access", lambda *_: False)
     monkeypatch.setattr(machine_checks.tempfile, "TemporaryFile", refuse)
+    plain_lake.config.home.mkdir(parents=True)
     text = machine_checks._clock(plain_lake.config, plain_lake)
     assert text == f"not compared: {plain_lake.config.home} cannot be written to"
 
