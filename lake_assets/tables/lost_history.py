@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from lake_assets.errors import CorruptMetadataError, LakeError, LostEventsError, MissingDataFileError
+from lake_assets.errors import (
+    LOST_FILE_ADVICE,
+    CorruptMetadataError,
+    LakeError,
+    LostEventsError,
+    MissingDataFileError,
+)
 from lake_assets.lake import TableId
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.tables.outcome import Outcome
@@ -88,5 +94,7 @@ def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuil
             if isinstance(e, LostEventsError):
                 raise LostEventsError(f"{e}. {advice}") from e
             raise  # an error about a file has advice already
-        log.warning("%s: rebuilt: %s", declared.table, e)
-        return absorb(f"the history of {', '.join(map(str, declared.sources))} is lost ({e})")
+        # The rebuild is what its advice was for.
+        what = str(e).partition(LOST_FILE_ADVICE)[0].removesuffix(" Nothing was published. ").rstrip(" .")
+        log.warning("%s: rebuilt: %s", declared.table, what)
+        return absorb(f"the history of {', '.join(map(str, declared.sources))} is lost ({what})")
