@@ -146,6 +146,10 @@ LOST_FILE_ADVICE = (
     "roll the table that it belongs to back to a snapshot without it; or `lake-assets rebuild` that table, where its "
     "sources still hold what it is made of"
 )
+# Of a capture: its caller may begin without the past. A step has its own advice.
+LOST_FILE_ADVICE_OF_CAPTURE = (
+    f"{LOST_FILE_ADVICE}. If only old snapshots name it, a full capture (start=None) does not need it"
+)
 
 
 class MissingDataFileError(HistoryError):

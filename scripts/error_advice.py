@@ -37,7 +37,7 @@ ADVICE = {
     "NotAnAncestorError": 'Ask for the net change (`granularity="net"`), which needs no path of snapshots.',
     "WindowError": "Swap start and end.",
     "MissingDataFileError": "After a restored catalog, run `lake-assets repair` first. Restore the file; or roll "
-    "the table back; or rebuild it.",
+    "the table back; or rebuild it. Then rebuild downstream tables that need the same file.",
     "CorruptMetadataError": "As for a missing file.",
     "RepairError": "Choose one of the metadata files that the message lists: `lake-assets repair TABLE --to FILE`. "
     "Or restore the files from a backup.",

@@ -95,6 +95,7 @@ NOT_EXECUTED: dict[str | tuple[str, str], str] = {
         "docs/own_code_jobs.md",
         """rows = duckdb.sql(f"SELECT * FROM iceberg_scan('{os.environ['LAKE_STEP_AFTER_METADATA_RAW_PLAYBACK']}')")""",
     ): ELSEWHERE,
+    ("docs/rebuilding.md", "from lake_assets import Lake"): PART,
     ("docs/final-tables.md", "delete 1, insert 2    # A moves to 2, where B still is"): "events, in short",
     ("docs/models.md", "stages    1. read the changes of final.users (1 file, 1,973 bytes)"): OUTPUT,
     (

@@ -18,11 +18,12 @@ from lake_assets.capture import icdc
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.tables import leftovers
+from lake_assets.tables import leftovers, standing_failures
+from lake_assets.tables.pending_windows import Window
 
 Kind = Literal["backfill", "killed run", "source"]
 
@@ -151,9 +152,24 @@ def _of_table(lake: Lake, spec: Spec, table: Table) -> Iterator[Remains]:
         elif window.start is not None and window.head.snapshot is None:
             why = f"{window.source} was replaced by an empty table"
             yield Remains(name, "source", why, "the next run absorbs that its rows are gone")
-        elif window.start is not None and window.start not in _history(sources[window.source]):
-            why = f"{window.source} was rolled back beyond what {name} has absorbed"
-            yield Remains(name, "source", why, "the next run takes back what was rolled back")
+        elif window.start is not None:
+            log = between(sources[window.source].metadata, window.start, window.head.snapshot)
+            if not log.is_forward:
+                is_failed = standing_failures.has_failed(lake, spec.table)
+                yield _off_history(name, window, is_replaced=log.ancestor is None, is_failed=is_failed)
+
+
+def _off_history(name: str, window: Window, *, is_replaced: bool, is_failed: bool) -> Remains:
+    """Return what becomes of a table that has absorbed a snapshot that is no ancestor of its source's head."""
+    if is_replaced:
+        why = f"{window.source} was computed again as a whole since {name} absorbed it"
+        remedy = "the next run absorbs the rows that differ"
+    else:
+        why = f"{window.source} was rolled back beyond what {name} has absorbed"
+        remedy = "the next run takes back what was rolled back"
+    if is_failed:
+        remedy = f"the last step of {name} failed: `lake-assets status` has its error, which says what to do"
+    return Remains(name, "source", why, remedy, needs_user=is_failed)
 
 
 def _readable(lake: Lake, name: TableId) -> Table | None:
@@ -162,7 +178,3 @@ def _readable(lake: Lake, name: TableId) -> Table | None:
         return lake.find(name)
     except LakeError:
         return None
-
-
-def _history(table: Table) -> set[int]:
-    return {snapshot.snapshot_id for snapshot in ancestors(table)}

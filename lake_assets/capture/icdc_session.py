@@ -19,7 +19,7 @@ from lake_assets.capture.files.planned_files import Plan, Side
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
-from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
+from lake_assets.errors import LOST_FILE_ADVICE_OF_CAPTURE, MissingDataFileError
 from lake_assets.lake import LakeBase, TableId
 
 
@@ -207,6 +207,5 @@ def check_files(lake: LakeBase, source: Table, window: Window, planned: Plan) ->
         )
     raise MissingDataFileError(
         f"{what} is gone, but a snapshot still names it: it was deleted outside of Iceberg, by an orphan removal with "
-        f"too short an age or by hand. {LOST_FILE_ADVICE}. If only old snapshots name it, a full capture (start=None) "
-        "does not need it"
+        f"too short an age or by hand. {LOST_FILE_ADVICE_OF_CAPTURE}"
     )

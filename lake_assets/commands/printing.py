@@ -141,7 +141,8 @@ def outcome_table(outcomes: Sequence[Outcome], said: dict[str, str] | None = Non
         said: the errors printed before, each with its first table; new ones are added.
     """
     said = {} if said is None else said
-    table = listing("table", "captured", "absorbed", "rejected", "how", "s", right=["rejected", "s"], fixed=["table"])
+    headers = ("table", "captured", "absorbed", "rejected", "how", "s")
+    table = listing(*headers, right=["rejected", "s"], fixed=["table"], fold=True)
     for outcome in outcomes:
         style = STYLES[outcome.status]
         table.add_row(

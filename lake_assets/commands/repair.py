@@ -131,9 +131,10 @@ def _show(results: Sequence[Examined], todo: Sequence[Examined], to: str | None,
     console.print(f"{ok} of {len(results)} tables are at their newest version; {done}")
     if open_ := [e for e in results if e.state != "current" and e not in todo]:
         console.print(
-            f"{len(open_)} cannot be repaired without a choice: `lake-assets repair TABLE --to FILE` uses the named "
-            "metadata file; where no version can be read, `lake-assets repair TABLE --forget` removes the table from "
-            "the catalog, and the next run rebuilds it from its sources",
+            f"{len(open_)} cannot be repaired without a choice: `lake-assets repair TABLE --to FILE` uses another "
+            "metadata file (of diverged tables, choose all from before or all from after the restore; without `--to`, "
+            "a table stays as it is); where no version can be read, `lake-assets repair TABLE --forget` removes the "
+            "table from the catalog, and the next run rebuilds it from its sources",
             style="yellow",
         )
 

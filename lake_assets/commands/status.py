@@ -109,7 +109,7 @@ def _behind(status: TableStatus) -> str:
     if status.redeclared:
         parts.append("declared otherwise")
     if any(n is None for n in status.behind.values()):
-        parts.append("a source was rolled back, or is gone")
+        parts.append("a source was rolled back or rebuilt, or is gone")
     if status.landing and not status.waiting.files:
         is_missing = Landing.parse(status.landing).is_missing
         parts.append(f"{status.landing} does not exist" if is_missing else f"no file yet in {status.landing}")

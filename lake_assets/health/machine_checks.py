@@ -170,8 +170,11 @@ def _warehouse(config: LakeConfig) -> str:
 
 
 def _clock(config: LakeConfig, lake: LakeBase) -> str:
+    folder = _existing(config.home)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"not compared: {folder} cannot be written to"
     before = time.time()
-    with tempfile.TemporaryFile(dir=_existing(config.home)) as file:
+    with tempfile.TemporaryFile(dir=folder) as file:
         written = os.fstat(file.fileno()).st_mtime
     # A file system of another machine has that machine's clock.
     if not before - thresholds.CLOCK_SECONDS < written < time.time() + thresholds.CLOCK_SECONDS:

@@ -12,6 +12,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from lake_assets.errors import (
     LOST_FILE_ADVICE,
+    LOST_FILE_ADVICE_OF_CAPTURE,
     ConcurrentWriteError,
     CorruptMetadataError,
     LakeError,
@@ -144,20 +145,24 @@ def _lost_files(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generator
 
 @contextlib.contextmanager
 def _lost_history(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generator[None]:
-    """Change the advice for a lost file that only past snapshots of a source name: rebuilding does not need it."""
+    """Advise by whose file is lost: a rebuild does not need a file that only past snapshots of a source name."""
     try:
         yield
     except (CorruptMetadataError, MissingDataFileError) as e:
         message = str(e)
         if LOST_FILE_ADVICE not in message or isinstance(step.spec, RawSpec):
             raise
-        for source in step.spec.sources:
-            table = lake.find(source)
-            if table is None or f"{_path(table.location())}/" not in message or lost_file(table) is not None:
+        message = message.replace(LOST_FILE_ADVICE_OF_CAPTURE, LOST_FILE_ADVICE)
+        for name in (*step.spec.sources, *step.written_tables):
+            table = lake.find(name)
+            if table is None or f"{_path(table.location())}/" not in message:
                 continue
-            advice = f"Only past snapshots of {source} name it. Restore the file from a backup; or {step.recovery()}"
+            advice = step.lost_file_advice(name)
+            if name in step.spec.sources and lost_file(table) is None:
+                way_on = step.recovery("on_gap" if hasattr(step.spec, "on_gap") else "")
+                advice = f"Only past snapshots of {name} name it. Restore the file from a backup; or {way_on}"
             raise type(e)(message.replace(LOST_FILE_ADVICE, advice)) from e
-        raise
+        raise type(e)(message) from e
 
 
 def _path(location: str) -> str:

@@ -142,7 +142,7 @@ def behind_text(status: TableStatus) -> str:
     """Return how far a table is behind its sources; empty: it is not."""
     parts: list[str] = []
     if any(n is None for n in status.behind.values()):
-        parts.append("a source was rolled back, or is gone")
+        parts.append("a source was rolled back or rebuilt, or is gone")
     if status.waiting.files:
         parts.append(plural(status.waiting.files, "file"))
     if snapshots := sum(n or 0 for n in status.behind.values()):

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from lake_assets.errors import CorruptMetadataError, LakeError, LostEventsError, MissingDataFileError
+from lake_assets.errors import (
+    LOST_FILE_ADVICE,
+    CorruptMetadataError,
+    LakeError,
+    LostEventsError,
+    MissingDataFileError,
+)
 from lake_assets.lake import TableId
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.tables.outcome import Outcome
@@ -69,7 +75,7 @@ def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuil
         declared: the table.
         absorb: the step, called with the reason for a rebuild; empty: it only absorbs changes.
         rebuild: the reason for a rebuild that was requested; empty: none was.
-        advice: how to recover, if the table stops.
+        advice: how to recover from lost events, if the table stops.
 
     Raises:
         LostEventsError, MissingDataFileError, CorruptMetadataError: the table is declared to stop; or a rebuild would
@@ -85,6 +91,10 @@ def rebuilt_if_lost(declared: Declared, absorb: Callable[[str], Outcome], rebuil
         if rebuild or ".metadata.json" in str(e):
             raise
         if declared.on_gap == "stop":
-            raise type(e)(f"{e}. {advice}") from e
-        log.warning("%s: rebuilt: %s", declared.table, e)
-        return absorb(f"the history of {', '.join(map(str, declared.sources))} is lost ({e})")
+            if isinstance(e, LostEventsError):
+                raise LostEventsError(f"{e}. {advice}") from e
+            raise  # an error about a file has advice already
+        # The rebuild is what its advice was for.
+        what = str(e).partition(LOST_FILE_ADVICE)[0].removesuffix(" Nothing was published. ").rstrip(" .")
+        log.warning("%s: rebuilt: %s", declared.table, what)
+        return absorb(f"the history of {', '.join(map(str, declared.sources))} is lost ({what})")

@@ -237,4 +237,6 @@ class TableStep(ABC, Generic[S, P]):
 
     def lost_file_advice(self, table: TableId) -> str:
         """Return how to recover from a lost file of a table that the step reads or writes."""
-        return LOST_FILE_ADVICE
+        return LOST_FILE_ADVICE.replace("the table that it belongs to", str(table)).replace(
+            "rebuild` that table", f"rebuild {table}`"
+        )

@@ -20,6 +20,7 @@ from lake_assets.lake.metadata.metadata_commits import commit_together
 from lake_assets.runtime.processes import owner
 from tests.support.backfilled_people import begin
 from tests.support.cli import caller
+from tests.support.faults import path_of
 from tests.support.kills import Killed
 from tests.support.lakes import lake_on
 from tests.support.people import AGES, CITIES, People
@@ -162,6 +163,28 @@ def test_a_source_that_was_rolled_back_is_taken_back_by_the_next_run(people: Peo
     assert {what: item.remedy for what, item in items.items()} == dict.fromkeys(
         ("agg.cities", "agg.ages"), "the next run takes back what was rolled back"
     )
+    people.check()
+    assert found(people) == {}
+
+
+@pytest.mark.long
+def test_a_source_that_was_replaced_in_one_commit_is_not_called_rolled_back(people: People) -> None:
+    lost = people.lake.table("final.people").inspect.data_files()["file_path"].to_pylist()
+    for file in lost:
+        path_of(file).unlink()
+    people.feed.pipeline.rebuild(people.lake, "final.people")
+    items = found(people)
+    assert {what: item.why for what, item in items.items()} == {
+        t: f"final.people was computed again as a whole since {t} absorbed it" for t in ("agg.cities", "agg.ages")
+    }
+    assert {item.remedy for item in items.values()} == {"the next run absorbs the rows that differ"}
+    failed = [t for t, o in people.run().items() if o.status == "failed"]
+    assert failed, "what is lost has to be compared with"
+    items = found(people)
+    for table in failed:
+        assert items[table].needs_user
+        assert "`lake-assets status` has its error" in items[table].remedy
+        people.feed.pipeline.rebuild(people.lake, table)
     people.check()
     assert found(people) == {}
 

@@ -116,6 +116,19 @@ def test_a_table_of_the_future_is_named(
         machine_checks._clock(plain_lake.config, plain_lake)
 
 
+def test_the_clock_of_a_home_that_may_only_be_read_is_not_compared(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(machine_checks.os, "access", lambda *_: False)
+    monkeypatch.setattr(machine_checks.tempfile, "TemporaryFile", refuse)
+    plain_lake.config.home.mkdir(parents=True)
+    text = machine_checks._clock(plain_lake.config, plain_lake)
+    assert text == f"not compared: {plain_lake.config.home} cannot be written to"
+
+
 def test_the_version_is_that_of_the_package(call: Call) -> None:
     done = call("--version")
     assert (done.code, done.out) == (0, f"lake-assets {metadata.version('lake-assets')}\n")

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from lake_assets.formats.files.limited_files import Limits, too_large
 from lake_assets.health.table_status import TableStatus
-from lake_assets.ingest.records.reject_reasons import advice, can_be_replayed, counted, fix
+from lake_assets.ingest.records.reject_reasons import (
+    advice,
+    can_be_replayed,
+    counted,
+    fix,
+    kind_of,
+    without_values,
+)
 from lake_assets.report.findings import findings
 
 ONLY_AGAIN = (
@@ -30,6 +38,17 @@ def test_what_no_declaration_reads_is_promised_no_replay(reason: str) -> None:
     assert not can_be_replayed(reason)
     assert "eliver the r" in advice(reason, None)
     assert "replay" not in advice(reason, None)
+
+
+@pytest.mark.parametrize("reason", ONLY_AGAIN)
+def test_a_reason_without_its_value_promises_no_replay_either(reason: str) -> None:
+    for shown in (reason, without_values(reason)):
+        assert not can_be_replayed(kind_of(shown))
+
+
+def test_the_limit_of_a_record_is_no_value_of_it() -> None:
+    reason = too_large(Limits(record=1024))
+    assert without_values(reason) == reason == "larger than 1.0 KiB (`max_record`), and only its beginning is kept"
 
 
 @pytest.mark.parametrize("reason", AFTER_A_FIX)

@@ -186,6 +186,8 @@ def test_files_of_the_past_that_are_gone_are_no_dead_end(lake: Lake, command: Ca
         if way == "command":
             failed = people.run("agg.cities")["agg.cities"]
             assert isinstance(failed.exception, MissingDataFileError), failed
+            assert failed.error.count("rebuild agg.cities`") == 1, failed.error
+            assert "start=None" not in failed.error
             command(people, failed.error)
         else:
             people.declare({**CITIES, "on_gap": "rebuild"})

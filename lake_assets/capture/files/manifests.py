@@ -18,7 +18,13 @@ from pyiceberg.io import FileIO, InputStream
 from lake_assets.capture.files.avro_files import AvroKind, Container, container_of, decode, decode_record, scan_blocks
 from lake_assets.capture.files.manifest_index import INDEXES, Blocks, ManifestIndex, digest, state
 from lake_assets.capture.files.manifest_lists import WRONG_COUNT, Manifest, manifest_of
-from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, MissingDataFileError, UnsupportedCaptureError
+from lake_assets.errors import (
+    LOST_FILE_ADVICE,
+    LOST_FILE_ADVICE_OF_CAPTURE,
+    CorruptMetadataError,
+    MissingDataFileError,
+    UnsupportedCaptureError,
+)
 from lake_assets.lake import thresholds
 
 _T = TypeVar("_T")
@@ -289,10 +295,7 @@ class ManifestReader:
         try:
             return self._io.new_input(path).open()
         except FileNotFoundError as e:
-            raise MissingDataFileError(
-                f"metadata file {path} is gone. {LOST_FILE_ADVICE}. If only old snapshots name it, a full capture "
-                "(start=None) does not need it"
-            ) from e
+            raise MissingDataFileError(f"metadata file {path} is gone. {LOST_FILE_ADVICE_OF_CAPTURE}") from e
 
 
 def _scanned(manifest: Manifest) -> tuple[str, ...]:

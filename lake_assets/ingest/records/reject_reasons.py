@@ -23,7 +23,10 @@ from lake_assets.lake.sensitive_values import SensitiveColumns
 # Prefixes of the reasons for which no declaration reads a record as it was delivered.
 _NEVER = (*KEPT_IN_PART, "not JSON", "a row of ")
 # Reasons that quote nothing of a record.
-_WITHOUT_VALUES = re.compile(rf"key column .+ is (null|missing|null or missing)|{re.escape(UNREADABLE)}")
+_WITHOUT_VALUES = re.compile(
+    rf"key column .+ is (null|missing|null or missing)|{re.escape(UNREADABLE)}|{re.escape(TOO_LARGE)}[\d.]+ ?\w+ "
+    r"\(`max_record`\), and only its beginning is kept"
+)
 _CLOSE = "`lake-assets rejected close` then says that it does not count"
 _DELIVER_AGAIN = (
     "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it. "
@@ -139,7 +142,8 @@ def without_values(reason: str) -> str:
 
 def can_be_replayed(reason: str) -> bool:
     """Whether a record can be read again after a fix of the declaration; else it has to be delivered again."""
-    return not reason.startswith(_NEVER)
+    # Without a value, the end of a beginning is cut off as well.
+    return not f"{reason} ".startswith(_NEVER)
 
 
 def fix(reason: str) -> str:

@@ -67,6 +67,12 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         """The staging table, and the rejects of its raw table."""
         return self.spec.table, rejects.rejected_of(self.spec.raw)
 
+    def lost_file_advice(self, table: TableId) -> str:
+        """Return the advice; a raw table cannot be rebuilt."""
+        if table != self.spec.raw:
+            return super().lost_file_advice(table)
+        return f"Restore the file from a backup; or roll {table} back to a snapshot without it"
+
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return the window of the raw table, from the first commit with records for this table."""
         return [pending_of(self.spec, table, raw)[0] for raw in sources.values()]

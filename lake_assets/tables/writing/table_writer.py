@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError, Refused
 from lake_assets.lake import quote, thresholds
-from lake_assets.lake.foreign_errors import first_line, is_unreadable
+from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.row_counts import number, rows_in, summary_of
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.spark_frames import computed, new_name, over
@@ -311,8 +311,7 @@ class TableWriter(BranchWriter):
             except Exception as e:
                 if not is_unreadable(e, base.location()):
                     raise
-                why = first_line(e)  # the other lines are stack traces of the JVM
-                log.warning("%s: all rows are written again: the stored rows cannot be read: %s", commit.table, why)
+                log.warning("%s: all rows are written again: files of the stored rows cannot be read", commit.table)
             else:
                 return False
         replace_table(commit, rows, definition, sort_by=sort_by, partitioned_by=partitioned_by)
