@@ -17,6 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lake_assets.capture import Capture, FieldRange
+from lake_assets.capture.renamed_columns import taken_names
 from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
@@ -284,5 +285,5 @@ def replaced_columns(table: Table, window: Window) -> list[str]:
     """
     if window.start is None or window.head.snapshot is None:
         return []
-    then, now = (index_by_name(schema_at(table, s)) for s in (window.start, window.head.snapshot))
-    return sorted(name for name, field in then.items() if now.get(name, field) != field)
+    then, now = (schema_at(table, s) for s in (window.start, window.head.snapshot))
+    return sorted(t.name for t in taken_names(then, now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,11 +15,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
+from lake_assets.capture.renamed_columns import taken_names
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
+from lake_assets.capture.source_tags import is_of_others
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.float_columns import guarded
-from lake_assets.lake.metadata.row_counts import visible_rows
+from lake_assets.lake.metadata.row_counts import summary_of, visible_rows
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.models.operators.kept_frames import Frame, Frames
@@ -230,8 +234,38 @@ class Sources:
         return rows, columns
 
 
+def read_in(tables: Mapping[TableId, Table], windows: Mapping[TableId, Window]) -> dict[TableId, Table]:
+    """Return the tables of a step with the columns that it reads at the ends of its windows: the current ones.
+
+    If names of columns belong to others since, another program's table has the columns of the end, until a commit
+    brings the others. (Steps of a pipeline change the rows of its tables first.)
+    """
+    return {t: _as_of(table, windows[t].head.snapshot) if t in windows else table for t, table in tables.items()}
+
+
+def _as_of(table: Table, snapshot: int | None) -> Table:
+    then = schema_at(table, snapshot)
+    if not is_of_others(table) or not taken_names(then, table.schema()):
+        return table
+    read = copy(table)
+    read.metadata = table.metadata.model_copy(update={"current_schema_id": then.schema_id})
+    return read
+
+
 def schema_at(table: Table, snapshot: int | None) -> Schema:
     """Return the schema of a snapshot; the current one if it is not known."""
     entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
     known = entry.schema_id if entry else None
     return table.schema() if known is None else table.schemas().get(known, table.schema())
+
+
+def has_rows_without(table: Table, snapshot: int | None, field: NestedField) -> bool:
+    """Whether a table may have rows, as of a snapshot, that were written before it had a field; if it was empty since,
+    it has none."""
+    oldest = None
+    for oldest in ancestors(table, snapshot):
+        if summary_of(oldest).get("total-records") == "0":
+            return False
+        if schema_at(table, oldest.snapshot_id).find_column_name(field.field_id) is None:
+            return True
+    return oldest is None or oldest.parent_snapshot_id is not None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.capture import Capture
+from lake_assets.capture.renamed_columns import taken_names
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
@@ -141,15 +142,13 @@ def _are_columns_kept(due: DueModel) -> bool:
 
 
 def _replaced_columns(due: DueModel, plan: ModelPlan) -> list[str]:
-    """Return the query's columns whose names belonged to other columns at the last step (dropped and added again, or
-    swapped).
+    """Return the query's columns whose names, or those of fields within them, belonged to others at the last step
+    (dropped and added again, or swapped).
 
     Changes are read with the current columns, but the stored result was computed from the former ones.
     """
     needed, replaced = needed_columns(plan.tree) if plan.tree else {}, list[str]()
     for name, table in due.sources.items():
-        old_ids = {f.name: f.field_id for f in schema_at(table, due.windows[name].start).fields}
-        new_ids = {f.name: f.field_id for f in table.schema().fields}
-        columns = sorted(needed.get(name, new_ids))
-        replaced += [f"{name}.{c}" for c in columns if c in old_ids and old_ids[c] != new_ids.get(c)]
-    return replaced
+        taken = taken_names(schema_at(table, due.windows[name].start), table.schema())
+        replaced += [f"{name}.{t.name}" for t in taken if name not in needed or t.column in needed[name]]
+    return sorted(replaced)
