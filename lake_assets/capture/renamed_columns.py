@@ -42,6 +42,13 @@ class Taken:
         return str(self.was.field_type) != str(self.now.field_type)
 
 
+def schema_at(table: Table, snapshot: int | None) -> Schema:
+    """Return the schema of a snapshot; the current one if it is not known."""
+    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    known = entry.schema_id if entry else None
+    return table.schema() if known is None else table.schemas().get(known, table.schema())
+
+
 def taken_names(then: Schema, now: Schema) -> list[Taken]:
     """Return the names that belong to other fields than before: dropped and added again, renamed or swapped. Names that
     differ in case only are one."""

@@ -17,14 +17,13 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lake_assets.capture import Capture, FieldRange
-from lake_assets.capture.renamed_columns import taken_names
+from lake_assets.capture.renamed_columns import schema_at, taken_names
 from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.kept_frames import Frame, types_of
-from lake_assets.models.steps.model_sources import schema_at
 from lake_assets.tables.pending_windows import Window
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
-from lake_assets.capture.renamed_columns import taken_names
+from lake_assets.capture.renamed_columns import schema_at, taken_names
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
 from lake_assets.capture.source_tags import is_of_others
@@ -250,13 +250,6 @@ def _as_of(table: Table, snapshot: int | None) -> Table:
     read = copy(table)
     read.metadata = table.metadata.model_copy(update={"current_schema_id": then.schema_id})
     return read
-
-
-def schema_at(table: Table, snapshot: int | None) -> Schema:
-    """Return the schema of a snapshot; the current one if it is not known."""
-    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
-    known = entry.schema_id if entry else None
-    return table.schema() if known is None else table.schemas().get(known, table.schema())
 
 
 def has_rows_without(table: Table, snapshot: int | None, field: NestedField) -> bool:

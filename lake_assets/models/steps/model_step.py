@@ -11,14 +11,14 @@ from typing import Any, Protocol, TypeVar
 
 from pyiceberg.table import Table
 
-from lake_assets.capture.renamed_columns import added_again, renamed_text
+from lake_assets.capture.renamed_columns import added_again, renamed_text, schema_at
 from lake_assets.capture.source_tags import is_of_others
 from lake_assets.errors import DefinitionChangedError, TableReplacedError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.cost_estimate import past_costs
-from lake_assets.models.steps.model_sources import has_rows_without, read_in, schema_at
+from lake_assets.models.steps.model_sources import has_rows_without, read_in
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables import standing_failures, table_step
 from lake_assets.tables.audits.audit_gate import forget_failed

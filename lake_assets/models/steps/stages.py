@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.capture import Capture
-from lake_assets.capture.renamed_columns import taken_names
+from lake_assets.capture.renamed_columns import schema_at, taken_names
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate
-from lake_assets.models.steps.model_sources import schema_at
 from lake_assets.models.steps.model_step import DueModel, ModelStep
 from lake_assets.models.steps.planned_models import needed_columns
 from lake_assets.tables.pending_windows import known_marks
