@@ -17,7 +17,7 @@ from lake_assets.lake.column_spelling import caseless
 
 
 @dataclass(frozen=True)
-class Taken:
+class ReusedName:
     """A name that belongs to another field than before.
 
     Attributes:
@@ -34,12 +34,8 @@ class Taken:
     @property
     def text(self) -> str:
         """That the field was dropped and added again."""
-        types = f" as {self.now.field_type} (it was {self.was.field_type})" if self._has_other_type else ""
-        return f"{self.name} was dropped and added again{types}"
-
-    @property
-    def _has_other_type(self) -> bool:
-        return str(self.was.field_type) != str(self.now.field_type)
+        was, now = str(self.was.field_type), str(self.now.field_type)
+        return f"{self.name} was dropped and added again{f' as {now} (it was {was})' if was != now else ''}"
 
 
 def schema_at(table: Table, snapshot: int | None) -> Schema:
@@ -49,19 +45,21 @@ def schema_at(table: Table, snapshot: int | None) -> Schema:
     return table.schema() if known is None else table.schemas().get(known, table.schema())
 
 
-def taken_names(then: Schema, now: Schema) -> list[Taken]:
+def reused_names(then: Schema, now: Schema) -> list[ReusedName]:
     """Return the names that belong to other fields than before: dropped and added again, renamed or swapped. Names that
     differ in case only are one."""
+    if then is now:
+        return []
     before = {caseless(name): i for f in then.fields for i, name in _names(f)}
     return [
-        Taken(f.name, name, then.find_field(before[caseless(name)]), now.find_field(i))
+        ReusedName(f.name, name, then.find_field(before[caseless(name)]), now.find_field(i))
         for f in now.fields
         for i, name in _names(f)
         if before.get(caseless(name), i) != i
     ]
 
 
-def added_again(then: Schema, now: Schema, history: Iterable[Schema] = ()) -> Iterator[Taken]:
+def added_again(then: Schema, now: Schema, history: Iterable[Schema] = ()) -> Iterator[ReusedName]:
     """Yield the names of which the field was dropped and added again, with a type that does not hold its former values.
 
     Args:
@@ -72,10 +70,10 @@ def added_again(then: Schema, now: Schema, history: Iterable[Schema] = ()) -> It
         for i, name in index_name_by_id(schema).items():
             names.setdefault(i, set()).add(caseless(name))
     left = index_name_by_id(now)
-    for taken in taken_names(then, now):
-        is_added = taken.was.field_id not in left and len(names[taken.now.field_id]) == 1
-        if is_added and not reads_as(taken.was.field_type, taken.now.field_type):
-            yield taken
+    for reused in reused_names(then, now):
+        is_added = reused.was.field_id not in left and len(names[reused.now.field_id]) == 1
+        if is_added and not reads_as(reused.was.field_type, reused.now.field_type):
+            yield reused
 
 
 def renamed_since(table: Table, snapshot: int | None) -> list[str]:
@@ -94,9 +92,9 @@ def renamed_since(table: Table, snapshot: int | None) -> list[str]:
     if then is None:
         return []
     left, known = index_name_by_id(now), index_name_by_id(then)
-    again = {t.was.field_id: t for t in taken_names(then, now) if t.now.field_id not in known}
+    again = {t.was.field_id: t for t in reused_names(then, now) if t.now.field_id not in known}
     changes: dict[str, str] = {}
-    for i, name in (named for f in then.fields for named in sorted(_names(f), key=lambda n: n[1])):
+    for i, name in (named for f in then.fields for named in _names(f)):
         if left.get(i) == name:
             continue
         of_column = name.rpartition(".")[0] in changes
@@ -105,9 +103,9 @@ def renamed_since(table: Table, snapshot: int | None) -> list[str]:
     return [text for text in changes.values() if text]
 
 
-def _names(column: NestedField) -> Iterator[tuple[int, str]]:
-    """Yield the ids of a column and of the fields within it, with their names."""
-    yield from index_name_by_id(Schema(column)).items()
+def _names(column: NestedField) -> list[tuple[int, str]]:
+    """Return the ids and names of a column and of the fields within it, outer ones first."""
+    return sorted(index_name_by_id(Schema(column)).items(), key=lambda named: named[1])
 
 
 def renamed_text(sources: Mapping[str, tuple[Table, int | None]]) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pyiceberg.table import Table
 
-from lake_assets.capture.renamed_columns import schema_at, taken_names
+from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.capture.source_tags import is_of_others
 from lake_assets.errors import PipelineError, TableClaimedError
 from lake_assets.jobs.step_notes import StepNote
@@ -81,8 +81,8 @@ class StepSettings:
             return ""
         declared = [of_source(by, str(window.source)) or "" for by in (*self.ranges.values(), *self.keys.values())]
         names = {name for text in declared for name in re.findall(r"\w+", caseless(text))}
-        taken = taken_names(schema_at(source, window.start), schema_at(source, window.head.snapshot))
-        others = dict.fromkeys(t.column for t in taken if caseless(t.column) in names)
+        reused = reused_names(schema_at(source, window.start), schema_at(source, window.head.snapshot))
+        others = dict.fromkeys(t.column for t in reused if caseless(t.column) in names)
         if not others:
             return ""
         return (

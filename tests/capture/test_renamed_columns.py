@@ -20,7 +20,7 @@ from pyiceberg.types import (
     StructType,
 )
 
-from lake_assets.capture.renamed_columns import added_again, taken_names
+from lake_assets.capture.renamed_columns import added_again, reused_names
 from tests.support.seeds import any_seed
 
 INT, LONG, TEXT = IntegerType(), LongType(), StringType()
@@ -120,8 +120,8 @@ def test_names_are_taken_whose_values_are_others_now(seed: int) -> None:
         now = Schema(*_altered(chance, list(now.fields), ids))
     before, after = _read(rows, then), _read(rows, now)
     others = {name for name in before.keys() & after.keys() if before[name] != after[name]}
-    taken = {t.name.lower() for t in taken_names(then, now)} & before.keys() & after.keys()
-    assert taken == others
+    reused = {t.name.lower() for t in reused_names(then, now)} & before.keys() & after.keys()
+    assert reused == others
     lost = {t.name.lower() for t in added_again(then, now)} & before.keys() & after.keys()
     assert all(after[name] is None and before[name] not in after.values() for name in lost)
     for name in others - lost:

@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lake_assets.capture import Capture, FieldRange
-from lake_assets.capture.renamed_columns import schema_at, taken_names
+from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
@@ -285,4 +285,4 @@ def replaced_columns(table: Table, window: Window) -> list[str]:
     if window.start is None or window.head.snapshot is None:
         return []
     then, now = (schema_at(table, s) for s in (window.start, window.head.snapshot))
-    return sorted(t.name for t in taken_names(then, now))
+    return sorted(t.name for t in reused_names(then, now))

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
-from lake_assets.capture.renamed_columns import schema_at, taken_names
+from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
 from lake_assets.capture.source_tags import is_of_others
@@ -245,7 +245,7 @@ def read_in(tables: Mapping[TableId, Table], windows: Mapping[TableId, Window]) 
 
 def _as_of(table: Table, snapshot: int | None) -> Table:
     then = schema_at(table, snapshot)
-    if not is_of_others(table) or not taken_names(then, table.schema()):
+    if not is_of_others(table) or not reused_names(then, table.schema()):
         return table
     read = copy(table)
     read.metadata = table.metadata.model_copy(update={"current_schema_id": then.schema_id})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.capture import Capture
-from lake_assets.capture.renamed_columns import schema_at, taken_names
+from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
@@ -148,6 +148,6 @@ def _replaced_columns(due: DueModel, plan: ModelPlan) -> list[str]:
     """
     needed, replaced = needed_columns(plan.tree) if plan.tree else {}, list[str]()
     for name, table in due.sources.items():
-        taken = taken_names(schema_at(table, due.windows[name].start), table.schema())
-        replaced += [f"{name}.{t.name}" for t in taken if name not in needed or t.column in needed[name]]
+        reused = reused_names(schema_at(table, due.windows[name].start), table.schema())
+        replaced += [f"{name}.{t.name}" for t in reused if name not in needed or t.column in needed[name]]
     return sorted(replaced)
