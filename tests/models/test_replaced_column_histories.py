@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from lake_assets import Changes, Lake, model
 from lake_assets.errors import TableReplacedError
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.pipeline import Outcome, Pipeline, PipelineConfig
 from lake_assets.pipeline.verification import verify
@@ -70,6 +71,8 @@ class History:
     absorbed: dict[str, Columns] = field(default_factory=dict[str, Columns])
     # Those that the oldest rows were written with.
     oldest: Columns | None = None
+    # Both, by snapshot.
+    states: dict[int, tuple[Columns, Columns | None]] = field(default_factory=dict[int, tuple[Columns, Columns | None]])
     spelled: dict[str, str] = field(default_factory=lambda: {"v": "v", "w": "w", "s.a": "s.a"})
     rows: int = 0
     numbers: int = 10
@@ -81,12 +84,15 @@ class History:
 
     def commit(self, text: str) -> None:
         self.sql(text)
-        self.committed = dict(self.columns)
         snapshot = self.lake.table("src.t").current_snapshot()
-        if snapshot and snapshot.summary and snapshot.summary["total-records"] == "0":
-            self.oldest = None
-        elif self.oldest is None:
-            self.oldest = dict(self.columns)
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        if snapshot.snapshot_id in self.states:
+            return  # the statement changed nothing
+        self.committed = dict(self.columns)
+        is_empty = snapshot.summary["total-records"] == "0"
+        self.oldest = None if is_empty else self.oldest or self.committed
+        self.states[snapshot.snapshot_id] = self.committed, self.oldest
 
     def alter(self, *changes: str) -> None:
         for change in changes:
@@ -121,6 +127,11 @@ class History:
     def expire(self) -> None:
         now = "TIMESTAMP '2999-01-01 00:00:00'"
         self.sql(f"CALL lake.system.expire_snapshots(table => 'src.t', older_than => {now}, retain_last => 1)")
+
+    def roll_back(self) -> None:
+        snapshot = self.chance.choice([s.snapshot_id for s in ancestors(self.lake.table("src.t"))])
+        self.sql(f"CALL lake.system.rollback_to_snapshot('src.t', {snapshot})")
+        self.committed, self.oldest = self.states[snapshot]
 
     def replace(self) -> None:
         self.add_again(self.chance.choice(list(self.columns)), self.chance.choice(TYPES))
@@ -159,7 +170,7 @@ class History:
         else:
             self.commit(f"UPDATE src.t SET s = named_struct('b', s.b, 'a', s.a, 'a2', CAST(s.a AS {kind}))")
         if self.chance.random() < 0.5:
-            self.sql("-- a run between")
+            self.log.append("-- a run between")
             self.run()
         self.alter(f"DROP COLUMN {name}", f"RENAME COLUMN {name}2 TO {name.rpartition('.')[2]}")
         self._put(column, kind, is_new=False)
@@ -217,6 +228,7 @@ class History:
 
 ROWS: tuple[Callable[[History], None], ...] = (
     *[History.insert] * 3, History.update, History.delete, History.empty, History.compact, History.expire,
+    History.roll_back,
 )  # fmt: skip
 COLUMNS: tuple[Callable[[History], None], ...] = (
     *[History.replace] * 4, History.widen, History.swap, History.convert,
@@ -231,6 +243,8 @@ def test_each_model_equals_its_query_or_has_stopped(lake: Lake, seed: int) -> No
         "id INT, g STRING, v INT, w INT, s STRUCT<b: STRING, a: INT>",
         mode=chance.choice(["merge-on-read", "copy-on-write"]),
     )
+    if chance.random() < 0.5:
+        lake.spark().sql("ALTER TABLE src.t SET TBLPROPERTIES ('format-version' = '3')")
     history = History(lake, chance)
     history.insert()
     history.run()
