@@ -21,7 +21,11 @@ from tests.support.seeds import long_seeds
 # Whatever type a column has, the results have the same: so nothing but the history of columns tells that they differ.
 QUERIES = {
     "agg.sums": ("SELECT g, count(v) AS n, max(CAST(v AS STRING)) AS v FROM src.t GROUP BY g", 1, "v"),
-    "agg.rows": ("SELECT id, CAST(w AS STRING) AS w, CAST(s.a AS STRING) AS a FROM src.t", 1, "w s.a"),
+    "agg.rows": (
+        "SELECT t.id, CAST(t.w AS STRING) AS w, CAST(u.s.a AS STRING) AS a FROM src.t t JOIN src.t u ON t.id = u.id",
+        1,
+        "w s.a",
+    ),
     "agg.computed": ("SELECT g, max(CAST(s.a AS STRING)) AS a, count(w) AS n FROM src.t GROUP BY g", 0, "s.a w"),
     "agg.ids": ("SELECT id, g FROM src.t", 1, ""),
 }
@@ -74,6 +78,8 @@ class History:
     # Both, by snapshot.
     states: dict[int, tuple[Columns, Columns | None]] = field(default_factory=dict[int, tuple[Columns, Columns | None]])
     spelled: dict[str, str] = field(default_factory=lambda: {"v": "v", "w": "w", "s.a": "s.a"})
+    # Of the struct, in their order.
+    fields: list[str] = field(default_factory=lambda: ["b", "a"])
     rows: int = 0
     numbers: int = 10
     log: list[str] = field(default_factory=list[str])
@@ -103,10 +109,19 @@ class History:
         for _ in range(self.chance.randint(1, 3)):
             self.rows += 1
             values = {c: f"CAST({self.chance.randint(1, 9)} AS {k.type})" for c, k in self.columns.items()}
-            struct = f"named_struct('b', 'x', 'a', {values['s.a']})"
+            struct = self.struct({"a": values["s.a"], "b": "'x'"})
             rows.append(f"SELECT {self.rows}, '{self.chance.choice('ab')}', {values['v']}, {values['w']}, {struct}")
         named = f"(id, g, {self.spelled['v']}, {self.spelled['w']}, s)"
         self.commit(f"INSERT INTO src.t {named} {' UNION ALL '.join(rows)}")
+
+    def struct(self, values: dict[str, str]) -> str:
+        """A struct with its fields in the order of the table."""
+        fields = (f"'{f}', {values[f]}" for f in self.fields)
+        return f"named_struct({', '.join(fields)})"
+
+    def reorder(self) -> None:
+        self.alter(f"ALTER COLUMN s.{self.fields[-1]} FIRST")
+        self.fields.reverse()
 
     def some(self) -> str:
         return f"id % {self.chance.randint(2, 3)} = 0"
@@ -141,6 +156,8 @@ class History:
         if column != "s.a" and self.chance.random() < 0.2:
             self.spelled[column] = self.spelled[column].swapcase()
         self.alter(f"ADD COLUMN {self.spelled[column]} {kind}")
+        if column == "s.a":
+            self.fields = ["b", "a"]
         self._put(column, kind)
 
     def _put(self, column: str, kind: str, *, is_new: bool = True) -> None:
@@ -168,7 +185,10 @@ class History:
         if column != "s.a":
             self.commit(f"UPDATE src.t SET {name}2 = CAST({name} AS {kind})")
         else:
-            self.commit(f"UPDATE src.t SET s = named_struct('b', s.b, 'a', s.a, 'a2', CAST(s.a AS {kind}))")
+            self.commit(
+                f"UPDATE src.t SET s = {self.struct({f: f's.{f}' for f in 'ab'})[:-1]}, 'a2', CAST(s.a AS {kind}))"
+            )
+            self.fields = ["b", "a"]
         if self.chance.random() < 0.5:
             self.log.append("-- a run between")
             self.run()
@@ -232,6 +252,7 @@ ROWS: tuple[Callable[[History], None], ...] = (
 )  # fmt: skip
 COLUMNS: tuple[Callable[[History], None], ...] = (
     *[History.replace] * 4, History.widen, History.swap, History.convert,
+    History.reorder,
 )  # fmt: skip
 
 

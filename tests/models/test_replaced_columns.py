@@ -23,6 +23,7 @@ from lake_assets.pipeline import Outcome, Pipeline, PipelineConfig
 from lake_assets.tables.pending_windows import head_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 from tests.support.kills import Points, killed_everywhere
+from tests.support.pipeline_runs import succeeded
 from tests.support.python_models import insert, make, rows_in
 
 SQL = "SELECT g, sum(v) AS v FROM src.t GROUP BY g"
@@ -94,6 +95,51 @@ def test_models_that_read_it_stop_and_each_way_on_works(lake: Lake, points: Poin
         assert isinstance(outcomes.pop("agg.kept").exception, TableReplacedError)
     assert [o.error for o in outcomes.values() if o.error] == []
     assert is_right(lake)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_pending", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "struct"),
+    [
+        (["ALTER COLUMN s.b FIRST"], "'b', 30, 'a', 3"),
+        (["DROP COLUMN s.a", "ADD COLUMN s.c INT"], "'b', 30, 'c', 3"),
+        (["ADD COLUMN s.c INT"], "'a', 3, 'b', 30, 'c', 3"),
+        (["DROP COLUMN s.a"], "'b', 30"),
+    ],
+)
+def test_fields_of_structs_have_their_values_wherever_they_are(
+    lake: Lake, changes: list[str], struct: str, is_pending: bool
+) -> None:
+    make(
+        lake,
+        "id INT, s STRUCT<a: INT, b: INT>",
+        "(1, named_struct('a', 1, 'b', 10))",
+        "(2, named_struct('a', 2, 'b', 20))",
+    )
+    make(lake, "id INT", "(1)", "(3)", name="src.u")
+    joined = "FROM src.u u LEFT JOIN src.t t ON t.id = u.id"
+    queries = {
+        "agg.rows": "SELECT id, s.b AS b FROM src.t",
+        "agg.joined": f"SELECT u.id, t.s.b AS b {joined}",
+        "agg.most": f"SELECT u.id, max(t.s.b) AS b {joined} GROUP BY u.id",
+    }
+    models = [{"name": n, "sql": sql, "full_above": 1} for n, sql in queries.items()]
+    p = Pipeline(PipelineConfig.model_validate({"name": "p", "models": models}))
+    succeeded(p.run(lake))
+    if is_pending:
+        insert(lake, "(3, named_struct('a', 3, 'b', 30))")
+    for change in changes:
+        lake.spark().sql(f"ALTER TABLE src.t {change}")
+    if not is_pending:
+        insert(lake, f"(3, named_struct({struct}))")
+    insert(lake, "(2)", name="src.u")
+    lake.spark().sql("DELETE FROM src.u WHERE id = 1")
+    for change in ("DELETE FROM src.t WHERE id = 3", "DELETE FROM src.t WHERE id = 2"):
+        succeeded(p.run(lake))
+        for table, sql in queries.items():
+            assert rows_in(lake, table) == Counter(map(tuple, lake.spark().sql(sql).collect())), table
+        lake.spark().sql(change)
 
 
 # --- what stops, by metadata alone ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import NestedField
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -23,6 +23,7 @@ from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.float_columns import guarded
 from lake_assets.lake.metadata.row_counts import summary_of, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.names import literal
 from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.models.operators.kept_frames import Frame, Frames
@@ -229,9 +230,34 @@ class Sources:
             if older is None and f.initial_default is not None:
                 value = f"__default{f.field_id}"
                 rows = rows.withColumn(value, F.lit(f.initial_default))
-            value = value if older and older.field_type == f.field_type else f"CAST({value} AS {kind})"
+            value = _cast(value, older.field_type, f.field_type) if older else f"CAST({value} AS {kind})"
             columns.append(f"{guarded(value, kind.lower())} AS {quote(f.name)}")
         return rows, columns
+
+
+def _cast(value: str, was: IcebergType, now: IcebergType, depth: int = 0) -> str:
+    """Return SQL of a value of an older type in the type of now. Fields of structs are matched by field id: Spark casts
+    them by their places."""
+    inner = f"x{depth}"
+    match was, now:
+        case _ if was == now:
+            return value
+        case StructType(), StructType():
+            older = {f.field_id: f for f in was.fields}
+            values: list[str] = []
+            for f in now.fields:
+                o = older.get(f.field_id)
+                of_field = _cast(f"{value}.{quote(o.name)}", o.field_type, f.field_type, depth) if o else "NULL"
+                values.append(f"{literal(f.name)}, {of_field}")
+            value = f"IF({value} IS NULL, NULL, named_struct({', '.join(values)}))"
+        case ListType(), ListType():
+            value = f"transform({value}, {inner} -> {_cast(inner, was.element_type, now.element_type, depth + 1)})"
+        case MapType(), MapType():
+            of_value = _cast(inner, was.value_type, now.value_type, depth + 1)
+            value = f"transform_values({value}, (k{depth}, {inner}) -> {of_value})"
+        case _:
+            pass
+    return f"CAST({value} AS {spark_type(now)})"
 
 
 def read_in(tables: Mapping[TableId, Table], windows: Mapping[TableId, Window]) -> dict[TableId, Table]:
