@@ -24,7 +24,7 @@ from lake_assets.backfill.backfill_record import (
 )
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.capture import source_tags
-from lake_assets.errors import BackfillError, ConcurrentWriteError
+from lake_assets.errors import BackfillError, ConcurrentWriteError, HistoryError
 from lake_assets.facade import Lake
 from lake_assets.journal.resource_use import ResourceUse, measured
 from lake_assets.lake import TableId
@@ -220,7 +220,11 @@ class Backfill:
         """Absorb everything that is pending for a table's copy, in batches; return all of it as one outcome."""
         total: Outcome | None = None
         while True:
-            outcome = absorb(self._side.lake, spec, pins, is_aside=True)
+            try:
+                outcome = absorb(self._side.lake, spec, pins, is_aside=True)
+            except HistoryError as e:
+                discard = f"lake-assets discard {self.record.id}"
+                raise type(e)(f"{e}. The backfill {self.record.id} cannot go on: discard it first (`{discard}`)") from e
             total = outcome if total is None else _together(total, outcome)
             if outcome.status != "absorbed" or LEFT not in outcome.details:
                 return total

@@ -1,14 +1,79 @@
-"""Columns of a table that were renamed or dropped since a snapshot: no snapshot tells of that, and no row changes."""
+"""Columns of a table that were renamed or dropped since a snapshot: no snapshot tells of that, and no row changes.
+
+Fields within structs, lists and maps are named `s.a`, as Iceberg names them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_name_by_id
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
 from lake_assets.capture.rows.incompatible_columns import reads_as
+from lake_assets.lake.column_spelling import caseless
+
+
+@dataclass(frozen=True)
+class ReusedName:
+    """A name that belongs to another field than before.
+
+    Attributes:
+        column: the column of the name.
+        name: the name: of the column, or of a field within it.
+        was, now: the fields.
+    """
+
+    column: str
+    name: str
+    was: NestedField
+    now: NestedField
+
+    @property
+    def text(self) -> str:
+        """That the field was dropped and added again."""
+        was, now = str(self.was.field_type), str(self.now.field_type)
+        return f"{self.name} was dropped and added again{f' as {now} (it was {was})' if was != now else ''}"
+
+
+def schema_at(table: Table, snapshot: int | None) -> Schema:
+    """Return the schema of a snapshot; the current one if it is not known."""
+    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    known = entry.schema_id if entry else None
+    return table.schema() if known is None else table.schemas().get(known, table.schema())
+
+
+def reused_names(then: Schema, now: Schema) -> list[ReusedName]:
+    """Return the names that belong to other fields than before: dropped and added again, renamed or swapped. Names that
+    differ in case only are one."""
+    if then is now:
+        return []
+    before = {caseless(name): i for f in then.fields for i, name in _names(f)}
+    return [
+        ReusedName(f.name, name, then.find_field(before[caseless(name)]), now.find_field(i))
+        for f in now.fields
+        for i, name in _names(f)
+        if before.get(caseless(name), i) != i
+    ]
+
+
+def added_again(then: Schema, now: Schema, history: Iterable[Schema] = ()) -> Iterator[ReusedName]:
+    """Yield the names of which the field was dropped and added again, with a type that does not hold its former values.
+
+    Args:
+        history: all schemas of the table: a field that had another name in one of them was renamed, not added.
+    """
+    names: dict[int, set[str]] = {}
+    for schema in (then, now, *history):
+        for i, name in index_name_by_id(schema).items():
+            names.setdefault(i, set()).add(caseless(name))
+    left = index_name_by_id(now)
+    for reused in reused_names(then, now):
+        is_added = reused.was.field_id not in left and len(names[reused.now.field_id]) == 1
+        if is_added and not reads_as(reused.was.field_type, reused.now.field_type):
+            yield reused
 
 
 def renamed_since(table: Table, snapshot: int | None) -> list[str]:
@@ -26,37 +91,21 @@ def renamed_since(table: Table, snapshot: int | None) -> list[str]:
     then, now = table.schemas().get(found.schema_id), table.schema()
     if then is None:
         return []
-    changes: list[str] = []
-    for field in then.fields:
-        name = now.find_column_name(field.field_id)
-        if name is None:
-            again = _added_instead(field, then, now)
-            changes.append(again_text(field, again) if again else f"{field.name} was dropped")
-        elif name != field.name:
-            changes.append(f"{field.name} is now {name}")
-    return changes
+    left, known = index_name_by_id(now), index_name_by_id(then)
+    again = {t.was.field_id: t for t in reused_names(then, now) if t.now.field_id not in known}
+    changes: dict[str, str] = {}
+    for i, name in (named for f in then.fields for named in _names(f)):
+        if left.get(i) == name:
+            continue
+        of_column = name.rpartition(".")[0] in changes
+        text = f"{name} is now {left[i]}" if i in left else again[i].text if i in again else f"{name} was dropped"
+        changes[name] = "" if of_column else text
+    return [text for text in changes.values() if text]
 
 
-def added_again(then: Schema, now: Schema) -> Iterator[tuple[NestedField, NestedField]]:
-    """Yield the columns that were dropped and added again with a type that does not hold their former values, as they
-    were and as they are."""
-    for field in then.fields:
-        if now.find_column_name(field.field_id) is None:
-            again = _added_instead(field, then, now)
-            if again is not None and not reads_as(field.field_type, again.field_type):
-                yield field, again
-
-
-def _added_instead(dropped: NestedField, then: Schema, now: Schema) -> NestedField | None:
-    """Return the new column of the name of a dropped one; a column that was renamed to it is not new."""
-    new = (f for f in now.fields if f.name == dropped.name and then.find_column_name(f.field_id) is None)
-    return next(new, None)
-
-
-def again_text(was: NestedField, now: NestedField) -> str:
-    """Return that a column was dropped and added again."""
-    types = f" as {now.field_type} (it was {was.field_type})" if was.field_type != now.field_type else ""
-    return f"{was.name} was dropped and added again{types}"
+def _names(column: NestedField) -> list[tuple[int, str]]:
+    """Return the ids and names of a column and of the fields within it, outer ones first."""
+    return sorted(index_name_by_id(Schema(column)).items(), key=lambda named: named[1])
 
 
 def renamed_text(sources: Mapping[str, tuple[Table, int | None]]) -> str:

@@ -20,13 +20,13 @@ from lake_assets.capture.files.delete_files import DeleteIndex, only_file
 from lake_assets.capture.files.file_partitions import unpartitioned_specs
 from lake_assets.capture.files.manifest_lists import Manifest
 from lake_assets.capture.files.manifests import Entry, ManifestReader
+from lake_assets.capture.renamed_columns import schema_at
 from lake_assets.capture.rows.incompatible_columns import incompatible_columns
 from lake_assets.errors import LakeError, Refused, RowHistoryError
 from lake_assets.history.file_rows import FileRows, Row, as_rows
 from lake_assets.history.wanted_rows import Wanted
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.rows_in_memory import rows_in_memory
-from lake_assets.models.steps.model_sources import schema_at
 
 # Where a row is: the path of its file, and its position there.
 Place = tuple[str, int]

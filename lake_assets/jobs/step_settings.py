@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
 from pyiceberg.table import Table
 
+from lake_assets.capture.renamed_columns import reused_names, schema_at
+from lake_assets.capture.source_tags import is_of_others
 from lake_assets.errors import PipelineError, TableClaimedError
 from lake_assets.jobs.step_notes import StepNote
 from lake_assets.lake import TableId
+from lake_assets.lake.column_spelling import caseless
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark
 from lake_assets.lake.names import nearest
 from lake_assets.tables.lost_history import started_again
-from lake_assets.tables.pending_windows import Window, window_of
+from lake_assets.tables.pending_windows import LostHistory, Window, window_of
 from lake_assets.tables.writing.table_ddl import check_owner_in
 
 # The owner of tables whose steps belong to no pipeline.
@@ -55,6 +59,8 @@ class StepSettings:
             if again and (noted := again.windows.get(str(source))) and noted.uuid == window.head.uuid:
                 mark = Watermark(noted.uuid, noted.start) if noted.start is not None else None
                 windows[source] = Window(source, mark, noted.head)
+            elif why := self._why_ranges_unknown(sources[source], window):
+                windows[source] = replace(window, mark=None, lost=LostHistory("on_replaced", why))
         return started_again(
             self,
             windows,
@@ -62,6 +68,26 @@ class StepSettings:
                 f"With `{option}: rebuild` declared, the next step gives the job all that its sources hold; or drop "
                 f"{self.table}, if the job makes it again"
             ),
+        )
+
+    def _why_ranges_unknown(self, source: Table, window: Window) -> str:
+        """Return why the declared ranges and keys of a window do not cover the rows that the job has to compute again;
+        empty if they do.
+
+        If a name belongs to another column, earlier rows have other values there, or none, and no snapshot has changed
+        them.
+        """
+        if window.start is None or window.is_empty or not is_of_others(source):
+            return ""
+        declared = [of_source(by, str(window.source)) or "" for by in (*self.ranges.values(), *self.keys.values())]
+        names = {name for text in declared for name in re.findall(r"\w+", caseless(text))}
+        reused = reused_names(schema_at(source, window.start), schema_at(source, window.head.snapshot))
+        others = dict.fromkeys(t.column for t in reused if caseless(t.column) in names)
+        if not others:
+            return ""
+        return (
+            f"{window.source}: the name {', '.join(others)} now belongs to another column, so the ranges or keys of "
+            f"what {self.table} was computed from are unknown"
         )
 
     def check_owner(self, target: Table | None) -> None:

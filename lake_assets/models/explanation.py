@@ -16,6 +16,7 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.python_model_step import PythonModelStep
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate
+from lake_assets.models.steps.model_sources import read_in
 from lake_assets.models.steps.model_step import DueModel
 from lake_assets.models.steps.planned_models import planned
 from lake_assets.models.steps.recomputed_ranges import tables_without_column
@@ -78,7 +79,7 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
     model, step = planned(spec, tables), SqlModelStep(spec)
     windows = step.windows_of(target, tables)
     is_same = step.is_same_definition(target)
-    due = DueModel(target, tables, windows, is_same and continues(windows.values()), rebuild="")
+    due = DueModel(target, read_in(tables, windows), windows, is_same and continues(windows.values()), rebuild="")
     with contextlib.ExitStack() as scope:
         captures = step.captures(lake, due, model, scope) if due.begun else {}
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
@@ -119,6 +120,9 @@ def explain_code(lake: LakeBase, spec: PythonModelSpec) -> tuple[str, tuple[Abso
         return f"stops: {e}", ()
     if lost := [w.lost.why for w in windows.values() if w.lost]:
         return f"computes everything: {'; '.join(lost)}", ()
+    due = DueModel(target, read_in(sources, windows), windows, step.is_begun(target, windows), rebuild="")
+    if why := step.why_stopped(due):
+        return f"stops: {why}", ()
     with contextlib.ExitStack() as scope:
         captures = {s: scope.enter_context(capture(lake, s, w.start, w.end)) for s, w in windows.items()}
         pending = tuple(Absorbed.of(str(s), c) for s, c in captures.items())

@@ -15,7 +15,7 @@ from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.comparison import compare
 from lake_assets.backfill.row_selection import Selection
 from lake_assets.backfill.side_lake import SideLake
-from lake_assets.errors import BackfillError, DefinitionChangedError
+from lake_assets.errors import BackfillError, DefinitionChangedError, TableReplacedError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
@@ -309,3 +309,20 @@ def test_a_backfill_counts_what_a_changed_declaration_makes_of_a_table_further_d
     assert cities.inserted + cities.updated >= differs.updated
     backfill.publish()
     people.check()
+
+
+@LONG
+def test_a_review_whose_source_has_a_replaced_column_is_discarded_first(lake: Lake, declared: Declare) -> None:
+    p = declared(SECOND)
+    backfill = reviewed(lake, p)
+    for change in ("DROP COLUMN n", "ADD COLUMN n STRING"):
+        lake.spark().sql(f"ALTER TABLE src.t {change}")
+    insert(lake, "(1, '5')")
+    assert isinstance(p.run(lake)[0].exception, TableReplacedError), "the former query"
+    with pytest.raises(
+        TableReplacedError, match=f"cannot go on: discard it first .`lake-assets discard {backfill.record.id}`"
+    ):
+        backfill.publish()
+    backfill.discard()
+    run(lake, p)
+    assert rows_in(lake, "agg.n") == Counter({(1, "5"): 1, (2, None): 1})

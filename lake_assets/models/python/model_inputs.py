@@ -17,13 +17,13 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lake_assets.capture import Capture, FieldRange
+from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.kept_frames import Frame, types_of
-from lake_assets.models.steps.model_sources import schema_at
 from lake_assets.tables.pending_windows import Window
 
 
@@ -284,5 +284,5 @@ def replaced_columns(table: Table, window: Window) -> list[str]:
     """
     if window.start is None or window.head.snapshot is None:
         return []
-    then, now = (index_by_name(schema_at(table, s)) for s in (window.start, window.head.snapshot))
-    return sorted(name for name, field in then.items() if now.get(name, field) != field)
+    then, now = (schema_at(table, s) for s in (window.start, window.head.snapshot))
+    return sorted(t.name for t in reused_names(then, now))

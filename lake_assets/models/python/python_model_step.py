@@ -96,6 +96,10 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
                 f"one, or run `lake-assets rebuild {name}`. With `on_query_change: rebuild`, the next run does so"
             )
 
+    def why_stopped(self, due: DueModel) -> str:
+        """Return why the step stops; it does not if its rows are kept on demand, whatever the inputs' columns are."""
+        return "" if self.spec.skipped else super().why_stopped(due)
+
     def past(self, table: Table | None) -> str:
         """Return what of the past the table holds that its inputs do not; empty: its rows can be computed again."""
         model = self.spec.model

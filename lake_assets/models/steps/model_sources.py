@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import NestedField
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
+from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
+from lake_assets.capture.source_tags import is_of_others
 from lake_assets.lake import LakeBase, TableId, quote, thresholds
 from lake_assets.lake.float_columns import guarded
-from lake_assets.lake.metadata.row_counts import visible_rows
+from lake_assets.lake.metadata.row_counts import summary_of, visible_rows
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.names import literal
 from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.lake.sensitive_values import SensitiveColumns
 from lake_assets.models.operators.kept_frames import Frame, Frames
@@ -225,13 +230,61 @@ class Sources:
             if older is None and f.initial_default is not None:
                 value = f"__default{f.field_id}"
                 rows = rows.withColumn(value, F.lit(f.initial_default))
-            value = value if older and older.field_type == f.field_type else f"CAST({value} AS {kind})"
+            value = _cast(value, older.field_type, f.field_type) if older else f"CAST({value} AS {kind})"
             columns.append(f"{guarded(value, kind.lower())} AS {quote(f.name)}")
         return rows, columns
 
 
-def schema_at(table: Table, snapshot: int | None) -> Schema:
-    """Return the schema of a snapshot; the current one if it is not known."""
-    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
-    known = entry.schema_id if entry else None
-    return table.schema() if known is None else table.schemas().get(known, table.schema())
+def _cast(value: str, was: IcebergType, now: IcebergType, depth: int = 0) -> str:
+    """Return SQL of a value of an older type in the type of now. Fields of structs are matched by field id: Spark casts
+    them by their places."""
+    inner = f"x{depth}"
+    match was, now:
+        case _ if was == now:
+            return value
+        case StructType(), StructType():
+            older = {f.field_id: f for f in was.fields}
+            values: list[str] = []
+            for f in now.fields:
+                o = older.get(f.field_id)
+                of_field = _cast(f"{value}.{quote(o.name)}", o.field_type, f.field_type, depth) if o else "NULL"
+                values.append(f"{literal(f.name)}, {of_field}")
+            value = f"IF({value} IS NULL, NULL, named_struct({', '.join(values)}))"
+        case ListType(), ListType():
+            value = f"transform({value}, {inner} -> {_cast(inner, was.element_type, now.element_type, depth + 1)})"
+        case MapType(), MapType():
+            of_value = _cast(inner, was.value_type, now.value_type, depth + 1)
+            value = f"transform_values({value}, (k{depth}, {inner}) -> {of_value})"
+        case _:
+            pass
+    return f"CAST({value} AS {spark_type(now)})"
+
+
+def read_in(tables: Mapping[TableId, Table], windows: Mapping[TableId, Window]) -> dict[TableId, Table]:
+    """Return the tables of a step with the columns that it reads at the ends of its windows: the current ones.
+
+    If names of columns belong to others since, another program's table has the columns of the end, until a commit
+    brings the others. (Steps of a pipeline change the rows of its tables first.)
+    """
+    return {t: _as_of(table, windows[t].head.snapshot) if t in windows else table for t, table in tables.items()}
+
+
+def _as_of(table: Table, snapshot: int | None) -> Table:
+    then = schema_at(table, snapshot)
+    if not is_of_others(table) or not reused_names(then, table.schema()):
+        return table
+    read = copy(table)
+    read.metadata = table.metadata.model_copy(update={"current_schema_id": then.schema_id})
+    return read
+
+
+def has_rows_without(table: Table, snapshot: int | None, field: NestedField) -> bool:
+    """Whether a table may have rows, as of a snapshot, that were written before it had a field; if it was empty since,
+    it has none."""
+    oldest = None
+    for oldest in ancestors(table, snapshot):
+        if summary_of(oldest).get("total-records") == "0":
+            return False
+        if schema_at(table, oldest.snapshot_id).find_column_name(field.field_id) is None:
+            return True
+    return oldest is None or oldest.parent_snapshot_id is not None

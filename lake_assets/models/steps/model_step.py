@@ -11,13 +11,14 @@ from typing import Any, Protocol, TypeVar
 
 from pyiceberg.table import Table
 
-from lake_assets.capture.renamed_columns import added_again, again_text, renamed_text
+from lake_assets.capture.renamed_columns import added_again, renamed_text, schema_at
+from lake_assets.capture.source_tags import is_of_others
 from lake_assets.errors import DefinitionChangedError, TableReplacedError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
+from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.cost_estimate import past_costs
-from lake_assets.models.steps.model_sources import schema_at
+from lake_assets.models.steps.model_sources import has_rows_without, read_in
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables import standing_failures, table_step
 from lake_assets.tables.audits.audit_gate import forget_failed
@@ -253,19 +254,20 @@ class ModelStep(TableStep[M, SnapshotPins]):
         """
         if not due.begun or due.rebuild or self.spec.on_replaced == "rebuild":
             return ""
+        found: dict[str, str] = {}
         for name, window in due.windows.items():
             table = due.sources[name]
-            if PIPELINE_PROPERTY in table.properties:
-                continue
-            for was, now in added_again(schema_at(table, window.start), table.schema()):
-                if self.reads(due, name, was.name):
-                    own = self.spec.table
-                    return (
-                        f"{name}: the column {again_text(was, now)}, so earlier rows have no value in it. {own} stays "
-                        f"as it is. Add the column with its former type again, or run `lake-assets rebuild {own}` to "
-                        "compute the table with the new column. With `on_replaced: rebuild`, the next run does so"
-                    )
-        return ""
+            then, history = schema_at(table, window.start), table.schemas().values()
+            for again in added_again(then, table.schema(), history) if is_of_others(table) else ():
+                if self.reads(due, name, again.column) and has_rows_without(table, window.head.snapshot, again.now):
+                    found.setdefault(f"{name}.{again.column}", f"{name}: the column {again.text}")
+        if not found:
+            return ""
+        return (
+            f"{'; '.join(found.values())}, so rows that were written before have no value in it. {self.spec.table} "
+            "stays as it is. The next run goes on if the column is added with its former type again. "
+            f"{self.recovery('on_replaced')}"
+        )
 
     def reads(self, due: DueModel, source: TableId, column: str) -> bool:
         """Whether the table is computed from a column."""
@@ -285,7 +287,7 @@ class ModelStep(TableStep[M, SnapshotPins]):
         if isinstance(found, Outcome):
             return found
         windows, begun = self.next_of(lake, found.table, found.sources, pins, rebuild=bool(rebuild))
-        due = DueModel(found.table, found.sources, windows, begun, rebuild)
+        due = DueModel(found.table, read_in(found.sources, windows), windows, begun, rebuild)
         if due.is_absorbed:
             why = renamed_text({str(s): (found.sources[s], w.start) for s, w in windows.items()})
             if why:

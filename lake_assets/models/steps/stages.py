@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.capture import Capture
+from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate
-from lake_assets.models.steps.model_sources import schema_at
 from lake_assets.models.steps.model_step import DueModel, ModelStep
 from lake_assets.models.steps.planned_models import needed_columns
 from lake_assets.tables.pending_windows import known_marks
@@ -141,15 +141,13 @@ def _are_columns_kept(due: DueModel) -> bool:
 
 
 def _replaced_columns(due: DueModel, plan: ModelPlan) -> list[str]:
-    """Return the query's columns whose names belonged to other columns at the last step (dropped and added again, or
-    swapped).
+    """Return the query's columns whose names, or those of fields within them, belonged to others at the last step
+    (dropped and added again, or swapped).
 
     Changes are read with the current columns, but the stored result was computed from the former ones.
     """
     needed, replaced = needed_columns(plan.tree) if plan.tree else {}, list[str]()
     for name, table in due.sources.items():
-        old_ids = {f.name: f.field_id for f in schema_at(table, due.windows[name].start).fields}
-        new_ids = {f.name: f.field_id for f in table.schema().fields}
-        columns = sorted(needed.get(name, new_ids))
-        replaced += [f"{name}.{c}" for c in columns if c in old_ids and old_ids[c] != new_ids.get(c)]
-    return replaced
+        reused = reused_names(schema_at(table, due.windows[name].start), table.schema())
+        replaced += [f"{name}.{t.name}" for t in reused if name not in needed or t.column in needed[name]]
+    return sorted(replaced)

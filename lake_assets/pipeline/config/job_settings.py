@@ -97,7 +97,9 @@ class JobSettings(Batches, TableSettings):
         default="stop", description="if the absorbed snapshot of an input has expired: stop, or give the job everything"
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
-        default="stop", description="if an input was dropped and created again: stop, or give the job everything"
+        default="stop",
+        description="if an input was dropped and created again, or a column of it that `ranges` or `keys` name: stop, "
+        "or give the job everything",
     )
     audits: Audits = Field(
         default_factory=list,

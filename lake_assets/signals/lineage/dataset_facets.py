@@ -23,6 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
+from lake_assets.capture.renamed_columns import schema_at
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.limited_cache import LimitedCache
@@ -132,7 +133,7 @@ def _facets(lake: LakeBase, table: TableId, loaded: Table | None, snapshot: int 
     if snapshot is not None:
         facets["version"] = ours(dataset_version_dataset.DatasetVersionDatasetFacet(str(snapshot)))
     if loaded is not None:
-        facets["schema"] = _columns(loaded, _schema_at(loaded, snapshot))
+        facets["schema"] = _columns(loaded, schema_at(loaded, snapshot))
     return facets
 
 
@@ -162,14 +163,6 @@ def _columns(table: Table, schema: Schema) -> schema_dataset.SchemaDatasetFacet:
         fields = [_field(f, n) for n, f in enumerate(schema.fields, 1)]
         found = _schemas.put(key, ours(schema_dataset.SchemaDatasetFacet(fields)))
     return found
-
-
-def _schema_at(table: Table, snapshot: int | None) -> Schema:
-    """Return the columns of a snapshot; if it has expired, the current ones."""
-    found = table.snapshot_by_id(snapshot) if snapshot is not None else None
-    if found is None or found.schema_id is None:
-        return table.schema()
-    return table.schemas().get(found.schema_id, table.schema())
 
 
 def _field(field: NestedField, position: int) -> schema_dataset.SchemaDatasetFacetFields:
