@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets import Lake, LakeConfig
+from lake_assets.lake import thresholds
 from lake_assets.service import service_state
 from tests.support.mariadb_server import PASSWORD, USER, Server
 from tests.support.processes import started
@@ -51,7 +52,12 @@ class Live:
         return state if state and state.process[0] == process.pid else None
 
     def wait(
-        self, process: subprocess.Popen[bytes], done: Callable[[], Any], seconds: float = 180, *, may_fail: bool = False
+        self,
+        process: subprocess.Popen[bytes],
+        done: Callable[[], Any],
+        seconds: float = thresholds.LIVE_SNAPSHOT_SECONDS + 120,
+        *,
+        may_fail: bool = False,
     ) -> Any:
         """Wait until something is true; the end of the service is an error of the test, and so is a failure of its source."""
         deadline = time.monotonic() + seconds

@@ -19,6 +19,7 @@ import psycopg2
 from pyiceberg.expressions import EqualTo
 
 from lake_assets import Lake, Pipeline
+from lake_assets.lake import thresholds
 from lake_assets.service import service_state
 from lake_assets.service.service_state import StreamState
 from tests.support import postgres
@@ -163,8 +164,11 @@ class Live:
         """What the service says of itself."""
         return service_state.read(self.lake, RAW)
 
-    def wait(self, what: str, is_so: Callable[[], Any], seconds: float = 120) -> Any:
-        """Return what is found as soon as something is; the service has to be there."""
+    def wait(self, what: str, is_so: Callable[[], Any], seconds: float = thresholds.LIVE_SNAPSHOT_SECONDS + 120) -> Any:
+        """Return what is found as soon as something is; the service has to be there.
+
+        Now and then Debezium does not begin a snapshot, and the service asks it again after `LIVE_SNAPSHOT_SECONDS`.
+        """
         until = time.monotonic() + seconds
         while not (found := is_so()):
             assert time.monotonic() < until, f"no {what}: {self.state}\n{self.log[-3000:]}"
