@@ -125,6 +125,12 @@ class PythonModelStep(ModelStep[PythonModelSpec]):
         """Return how to go on after lost history."""
         return self.why_not_rebuilt(None) or super().recovery(option)
 
+    def lost_file_advice(self, table: TableId) -> str:
+        """Return the advice; a table that keeps its rows can go on without a lost file of an input."""
+        advice = super().lost_file_advice(table)
+        way_on = self.why_not_rebuilt(None) if table in self.spec.sources else ""
+        return f"{advice}. {way_on}" if way_on else advice
+
     def compute(
         self, lake: LakeBase, due: DueModel, pins: SnapshotPins, began: float, scope: contextlib.ExitStack
     ) -> ComputedModel:
