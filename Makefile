@@ -59,7 +59,7 @@ test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB a
 	VARIANTS=$(VARIANTS) $(PYTEST) -m "servers and not ui" -o faulthandler_timeout=7200 $(ARGS)
 
 # One in so many variants and histories of each test is run, every day others; VARIANTS=1: all of them.
-VARIANTS ?= 4
+VARIANTS ?= 16
 test-long: setup ## Run the long tests: big random histories, further cases, soak runs
 	VARIANTS=$(VARIANTS) $(PYTEST) -m "long" -o faulthandler_timeout=7200 $(ARGS)
 
