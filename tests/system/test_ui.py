@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -113,8 +114,12 @@ def backfill_of_three_days(at: Browser) -> None:
 def the_backfill_has_a_page(at: Browser, running: Services) -> None:
     tags = {tag["key"]: tag["value"] for run in running.dagster.runs() for tag in run["tags"]}
     at.open(f"/runs/b/{tags['dagster/backfill']}", "orders_a_day")
-    # A column of its tables has that name, too.
-    at.page.wait_for_function("/Status\\s+Succeeded/.test(document.body.innerText)")
+    wait_for(
+        "the end of the backfill",
+        lambda: re.search(r"Status\s+Succeeded", at.text),  # a column of its tables has that name, too
+        SECONDS,
+        running.daemon.log,
+    )
     at.size(1280, 440)
     at.picture("backfill-done", beside=240)
     at.size(1280, 800)
