@@ -200,7 +200,7 @@ def _plan_metadata(planned: BackfillPlan) -> dict[str, Any]:
     return {
         "request": planned.request,
         "plan": dg.MetadataValue.md("\n".join([markdown_table(head, rows), *left_out])),
-        "estimated_seconds": planned.seconds,
+        "estimated_seconds": round(planned.seconds, 1),
     }
 
 
