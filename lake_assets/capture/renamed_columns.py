@@ -65,13 +65,15 @@ def added_again(then: Schema, now: Schema, history: Iterable[Schema] = ()) -> It
     Args:
         history: all schemas of the table: a field that had another name in one of them was renamed, not added.
     """
+    if not (found := reused_names(then, now)):
+        return
     names: dict[int, set[str]] = {}
     for schema in (then, now, *history):
         for i, name in index_name_by_id(schema).items():
             names.setdefault(i, set()).add(caseless(name))
-    left = index_name_by_id(now)
-    for reused in reused_names(then, now):
-        is_added = reused.was.field_id not in left and len(names[reused.now.field_id]) == 1
+    names_now = index_name_by_id(now)
+    for reused in found:
+        is_added = reused.was.field_id not in names_now and len(names[reused.now.field_id]) == 1
         if is_added and not reads_as(reused.was.field_type, reused.now.field_type):
             yield reused
 
@@ -91,14 +93,17 @@ def renamed_since(table: Table, snapshot: int | None) -> list[str]:
     then, now = table.schemas().get(found.schema_id), table.schema()
     if then is None:
         return []
-    left, known = index_name_by_id(now), index_name_by_id(then)
-    again = {t.was.field_id: t for t in reused_names(then, now) if t.now.field_id not in known}
+    names_now, names_then = index_name_by_id(now), index_name_by_id(then)
+    again = {t.was.field_id: t for t in reused_names(then, now) if t.now.field_id not in names_then}
     changes: dict[str, str] = {}
     for i, name in (named for f in then.fields for named in _names(f)):
-        if left.get(i) == name:
+        if names_now.get(i) == name:
             continue
         of_column = name.rpartition(".")[0] in changes
-        text = f"{name} is now {left[i]}" if i in left else again[i].text if i in again else f"{name} was dropped"
+        if i in names_now:
+            text = f"{name} is now {names_now[i]}"
+        else:
+            text = again[i].text if i in again else f"{name} was dropped"
         changes[name] = "" if of_column else text
     return [text for text in changes.values() if text]
 
