@@ -63,7 +63,7 @@ def jvm_variables() -> dict[str, str]:
     found = {name: os.environ[name] for name in _OWN_ADDRESS if os.environ.get(name)}
     if not found:
         try:
-            socket.gethostbyname(socket.gethostname())
+            socket.getaddrinfo(socket.gethostname(), None)
         except OSError:
             found["SPARK_LOCAL_IP"] = "127.0.0.1"
     return {"JAVA_HOME": str(find_java()), **found}
