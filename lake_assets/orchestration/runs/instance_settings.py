@@ -59,7 +59,7 @@ def _in_short(error: Exception) -> str:
     if not isinstance(error, dg.DagsterInvalidConfigError):
         return " ".join(str(error).removeprefix("Failure condition: ").split())
     if unset := sorted(set(_UNSET.findall(str(error)))):
-        return f"the environment variable{'s' if unset[1:] else ''} {', '.join(unset)} must be set, which it names"
+        return f"it names {', '.join(unset)} of the environment, which must be set"
     return "; ".join(e.message.partition("\n")[0] for e in error.errors)
 
 
