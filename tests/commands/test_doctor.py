@@ -91,7 +91,10 @@ def test_settings_that_do_not_fit_are_told_of_without_touching_the_instance(
     assert "WarmRunLauncher" in text
     for unusable, why in (
         ("run_monitoring: {enabled: perhaps}", "Invalid scalar at path root:run_monitoring:enabled"),
-        ("storage: {sqlite: {base_dir: {env: IS_NOT_SET}}}", "it names IS_NOT_SET of the environment, which must be set"),
+        (
+            "storage: {sqlite: {base_dir: {env: IS_NOT_SET}}}",
+            "it names IS_NOT_SET of the environment, which must be set",
+        ),
         ("run_launcher: {module: no_module, class: Launcher}", "Couldn't import module no_module"),
         ("run_monitoring: [", "while parsing a flow node"),
     ):
