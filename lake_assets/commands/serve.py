@@ -62,7 +62,7 @@ def serve(
 
 
 def snapshot(
-    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
+    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or name")],
     tables: Annotated[list[str], typer.Argument(help="source tables, such as public.users", metavar="TABLE")],
 ) -> None:
     """Let the running service read all rows of source tables again, beside their changes.
