@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
-from urllib.parse import unquote, urlparse
+from urllib.parse import parse_qsl, unquote, urlparse
 
 from lake_assets.errors import ConfigError, SparkUnavailableError
 from lake_assets.lake import caching_catalog
@@ -24,7 +24,7 @@ from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.jars import resolve
 from lake_assets.runtime.java import jvm_variables
 from lake_assets.runtime.jvm_launch import start_jvm
-from lake_assets.runtime.private_files import make_private
+from lake_assets.runtime.private_files import open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,6 +129,14 @@ def _store_conf(config: LakeConfig, kind: str) -> dict[str, str]:
     return conf
 
 
+# Parameters of libpq's URIs that Postgres's JDBC driver has too, by its names. Files are read by both.
+_OF_LIBPQ = {
+    **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "sslkey", "options")},
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+}
+
+
 def _jdbc(uri: str) -> dict[str, str]:
     parsed = urlparse(uri)
     if parsed.scheme.startswith("sqlite"):
@@ -141,7 +149,8 @@ def _jdbc(uri: str) -> dict[str, str]:
             conf["jdbc.user"] = unquote(parsed.username)
         if parsed.password:
             conf["jdbc.password"] = unquote(parsed.password)
-        return conf
+        parameters = dict(parse_qsl(parsed.query))
+        return conf | {f"jdbc.{_OF_LIBPQ[name]}": value for name, value in parameters.items() if name in _OF_LIBPQ}
     raise ConfigError(f"catalog uri {hide_in(uri)!r}: Spark can share a sql catalog only in sqlite or postgresql")
 
 
@@ -355,11 +364,10 @@ def check_one_kind(remote: str | None) -> None:
 @contextlib.contextmanager
 def _stderr_to(log: Path) -> Generator[None]:
     """Redirect file descriptor 2 to `log` within the context: a JVM started there keeps it, away from the terminal."""
-    make_private(log.parent)
     sys.stderr.flush()
     saved = os.dup(2)
     file: IO[bytes]
-    with log.open("ab") as file:
+    with open_log(log) as file:
         os.dup2(file.fileno(), 2)
     try:
         yield

@@ -341,8 +341,6 @@ LIVE_MEASURE_SECONDS = 30.0
 # number and two heartbeats. [not measured]
 LIVE_LOST_SECONDS = 5.0
 LIVE_SILENT_SECONDS = 120.0
-# A log of the service that is larger when it starts is kept as the last one, and begun anew. [not measured]
-LIVE_LOG_BYTES = 10 << 20
 # The first rows of Postgres's tables are read by this many connections, in ranges of this many blocks (32 MiB), and are
 # handed over in batches of this many bytes of JSON. [not measured]
 LOAD_READERS = 4

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.runtime.jvm_folders import remove_own
 from lake_assets.runtime.jvm_launch import start_jvm
-from lake_assets.runtime.private_files import make_private
+from lake_assets.runtime.private_files import open_log
 from lake_assets.runtime.processes import is_there
 
 if TYPE_CHECKING:
@@ -210,14 +210,13 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
 
 def _start_keeper(settings: KeeperSettings, conf: Mapping[str, str], path: Path, log: Path) -> None:
     """Start a keeper and wait until its JVM is up."""
-    make_private(log.parent)
     # It may have been removed meanwhile: by the last keeper of an ended owner, or by a cleanup of /tmp.
     path.parent.mkdir(0o700, exist_ok=True)
     if (stat := path.parent.stat()).st_uid != os.getuid() or stat.st_mode & 0o077:
         raise SparkUnavailableError(
             f"other users can access {path.parent}: JVMs are not kept there. Make it private (chmod 700), or remove it"
         )
-    with log.open("ab") as output:
+    with open_log(log) as output:
         # Its own process group: Ctrl-C for the borrower must not reach a JVM that others will use.
         keeper = subprocess.Popen(
             [sys.executable, "-m", __name__],

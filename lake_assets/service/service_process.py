@@ -14,9 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from lake_assets.lake import LakeBase, thresholds
+from lake_assets.lake import LakeBase
 from lake_assets.pipeline import Pipeline
-from lake_assets.runtime.private_files import make_private, write_private
+from lake_assets.runtime.private_files import make_private, open_log, write_private
 from lake_assets.runtime.processes import here, identity
 from lake_assets.service import service_state
 from lake_assets.service.live_service import declared, live_specs, live_streams
@@ -86,10 +86,8 @@ def _start(lake: LakeBase, pipeline: Pipeline, folder: Path) -> subprocess.Popen
     file, log = folder / f"{pipeline.name}.yaml", folder / f"{pipeline.name}.log"
     attributes = {"name": pipeline.name, "streams": live_streams(pipeline)}
     write_private(file, yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": attributes}))
-    if log.exists() and log.stat().st_size > thresholds.LIVE_LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
     owner = ",".join(map(str, identity()))
-    with log.open("ab") as output:
+    with open_log(log) as output:
         return subprocess.Popen(
             [sys.executable, "-m", "lake_assets.cli", "serve", str(file), "--owner", owner],
             env={**os.environ, "LAKE_HOME": str(lake.config.home)},

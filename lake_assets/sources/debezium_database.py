@@ -93,6 +93,10 @@ class Database(Protocol):
         the name of each table in Debezium's notation. A table that is not read any more is left out."""
         ...
 
+    def wake(self) -> None:
+        """Let the log tell something, if the connector may wait for that before it reads rows that it is asked for."""
+        ...
+
     def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[Load | None]:
         """Return all rows of tables as of a place from which the log will be read, without Debezium.
 

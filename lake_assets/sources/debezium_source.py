@@ -160,6 +160,7 @@ class DebeziumSource:
             consumer.expected.update(kinds[kind])
             self._requests.asked(kinds[kind])
             send(self._engine, "execute-snapshot", {"data-collections": [*kinds[kind].values()], "type": kind})
+            self.database.wake()
 
     def unheard(self) -> str:
         """Return what is wrong if a snapshot does not begin that was asked for; empty: nothing."""

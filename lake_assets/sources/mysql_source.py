@@ -53,6 +53,9 @@ class MysqlDatabase:
         self._measured, self._measures = 0.0, dict[str, object]()
         self._warned = set[str]()
 
+    def wake(self) -> None:
+        """See `Database`: these connectors never wait."""
+
     def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[None]:
         """See `Database`."""
         return nullcontext()

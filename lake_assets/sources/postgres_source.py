@@ -65,6 +65,12 @@ class PostgresDatabase:
             kinds.setdefault("INCREMENTAL" if in_pieces else "BLOCKING", {})[table.name] = name
         return kinds
 
+    def wake(self) -> None:
+        """See `Database`: after its start, Debezium first looks for a transaction that it has not read."""
+        # A standby cannot, and a user may not: then a snapshot waits for somebody else's transaction.
+        with suppress(SourceError, SourceUnavailableError), connected(self.spec) as ask:
+            ask("SELECT pg_logical_emit_message(true, 'lake_assets', 'rows are read again')")
+
     def identities(self) -> Mapping[str, object]:
         """See `Database`: a table that is dropped and created again has another number."""
         return {t.name: t.oid for t in self._found.values()}

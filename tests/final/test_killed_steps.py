@@ -20,12 +20,12 @@ from pyspark.sql import functions as F
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline import step_retries as runner
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from lake_assets.tables.writing import branch_writer, position_merge
+from lake_assets.tables.writing import branch_writer
 from tests.support.debezium import TEXT, Event, Table, write_lines
 from tests.support.final_kinds import NAMES, emptied, expected, scattered, shifted, source, transactions
 from tests.support.histories import redelivered, shuffled, split
@@ -149,17 +149,30 @@ def small(choose: random.Random, parts: int = 2) -> list[list[Event]]:
     return redelivered(choose, shuffled(choose, split(choose, transactions(choose, source(choose), 15, 5), parts)))
 
 
+OTHERS = [k for k in EVERY if k not in QUICK[:1]]
+
+
 @pytest.mark.parametrize(
-    "kinds", [QUICK[:1], pytest.param([k for k in EVERY if k not in QUICK[:1]], marks=pytest.mark.long)]
+    ("kinds", "by_position"),
+    [
+        (QUICK[:1], True),
+        pytest.param(OTHERS, True, marks=pytest.mark.long),
+        pytest.param(OTHERS, False, marks=pytest.mark.long),
+    ],
 )
-def test_a_step_that_is_killed_at_any_point_is_done_again(lake: Lake, points: Points, kinds: list[str]) -> None:
+def test_a_step_that_is_killed_at_any_point_is_done_again(
+    lake: Lake, points: Points, kinds: list[str], by_position: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not by_position:
+        monkeypatch.setattr(thresholds, "POSITION_VALUES", 0)
     batches = small(random.Random(7))
     if kinds == QUICK[:1]:
         batches = [[e for batch in batches[:-1] for e in batch], batches[-1]]
     kill_points = kills(Streams(lake, kinds), points, batches, kinds)
-    published, rebuilt = {"parts", "inserts", "clicks"}, {k for k, at in kill_points.items() if "after CREATE OR" in at}
-    assert {k for k, at in kill_points.items() if "after publishing" in at} == published & {*kinds}
-    assert {k for k, at in kill_points.items() if "after MERGE INTO" in at} == {*kinds} - published
+    rebuilt = {k for k, at in kill_points.items() if "after CREATE OR" in at}
+    merged = set[str]() if by_position else {*kinds} - {"parts", "inserts", "clicks"}
+    assert {k for k, at in kill_points.items() if "after publishing" in at} == {*kinds} - merged
+    assert {k for k, at in kill_points.items() if "after MERGE INTO" in at} == merged
     assert rebuilt == {*REBUILT} & {*kinds}
     assert "parts" not in kinds or "after overwrite" in kill_points["parts"]
 
@@ -273,7 +286,7 @@ def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
             return over(spark, sql, {name: _with_wait(rows, slow) for name, rows in frames.items()}, args)
 
         patch.setattr(branch_writer, "over", slowly)
-        patch.setattr(position_merge, "over", slowly)
+        patch.setattr(thresholds, "POSITION_VALUES", 0)
         yield
 
 

@@ -86,6 +86,13 @@ def test_a_password_with_special_characters_reaches_jdbc_unchanged() -> None:
     assert (result["jdbc.user"], result["jdbc.password"]) == ("me@home", "p/w@d")
 
 
+def test_parameters_that_both_drivers_know_reach_jdbc() -> None:
+    result = conf({"type": "sql", "uri": "postgresql://me@db/lake?sslmode=verify-full&connect_timeout=5&keepalives=1"})
+    assert {n: v for n, v in result.items() if n.startswith("jdbc.")} == {
+        "jdbc.schema-version": "V1", "jdbc.user": "me", "jdbc.sslmode": "verify-full", "jdbc.connectTimeout": "5"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "catalog",
     [{"type": "dynamodb"}, {"type": "sql", "uri": "mysql://x"}, {"type": "sql"}],

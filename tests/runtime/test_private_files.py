@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.runtime.private_files import make_private, write_private
+from lake_assets.runtime.private_files import make_private, open_log, write_private
 
 
 def mode(path: Path) -> int:
@@ -28,6 +28,21 @@ def test_a_file_is_never_written_through_a_link_of_somebody_else(tmp_path: Path)
     write_private(tmp_path / "mine", "secret")
     assert (tmp_path / "theirs").read_text() == "as it was"
     assert (mode(tmp_path / "mine"), (tmp_path / "mine").read_text()) == (0o600, "secret")
+
+
+def test_a_log_that_has_grown_large_is_begun_anew(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "spark.log"
+    for text in (b"first\n", b"second\n"):
+        with open_log(log) as file:
+            file.write(text)
+    assert log.read_bytes() == b"first\nsecond\n"
+    with open_log(log) as file:
+        file.truncate(10 * 2**20 + 1)
+        with open_log(log) as another:
+            another.write(b"new\n")
+        file.write(b"late\n")
+    last = log.with_name("spark.log.1").read_bytes()
+    assert (log.read_bytes(), last[:6], last[-5:]) == (b"new\n", b"first\n", b"late\n")
 
 
 @pytest.mark.parametrize("is_there", [False, True])

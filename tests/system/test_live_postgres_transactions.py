@@ -12,7 +12,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.ingest.staging.exactness import reasons_of
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
 from lake_assets.service import service_state
 from tests.support.live_postgres import Database, Live, live_database
 
@@ -186,6 +186,25 @@ def test_rows_without_a_key_that_are_read_again_count_once(live: Live, database:
     live.settle()
     time.sleep(5)
     assert {t: len(live.events(t)) for t in counts} == counts
+
+
+@pytest.mark.parametrize("table", ["bare", "users"])
+def test_rows_are_read_again_where_nothing_happens(live: Live, table: str) -> None:
+    live.database("INSERT INTO bare VALUES (1, 'a')")
+    live.declare(DECLARED, max_wait="5s")
+    live.start()
+    live.settle()
+    # It lands with the heartbeats after it, so that Postgres will not send its transaction again.
+    live.settle()
+    live.end()
+    before = len(live.events(f"public.{table}"))
+    service_state.request_snapshot(live.lake, "raw.live", [f"public.{table}"])
+    live.start()
+    rows = lambda: len(live.events(f"public.{table}")) > before  # noqa: E731
+    live.wait("rows", rows, thresholds.LIVE_SNAPSHOT_SECONDS / 2)
+    live.end()
+    absorb(live)
+    assert final(live, table) == there(live, table)
 
 
 def test_a_table_that_is_created_again_is_read_in_whole(live: Live) -> None:

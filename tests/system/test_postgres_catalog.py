@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from tests.support.daily_job import PLAYS, job, killed, play, rows_of
-from tests.support.postgres import database
+from tests.support.postgres import database, server, unprivileged
 from tests.support.processes import SMALL_SPARK, python, started
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
@@ -40,6 +42,36 @@ def media(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     lake = Lake(LakeConfig(home=tmp_path / "lake"))
     play(lake, (1, 1, 10), (2, 2, 20))
     return lake
+
+
+@pytest.mark.long
+def test_both_engines_reach_a_server_that_asks_for_tls(tmp_path: Path) -> None:
+    with server() as found:
+        data, root = found.folder / "data", tmp_path / "root.crt"
+        command = (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+        )
+        subprocess.run([*command.split(), "-keyout", data / "server.key", "-out", data / "server.crt"], check=True)
+        shutil.copy(data / "server.crt", root)
+        (data / "pg_hba.conf").write_text("hostssl all all 127.0.0.1/32 trust\nhostssl all all ::1/128 trust\n")
+        for file in ("server.key", "server.crt"):
+            (data / file).chmod(0o600)
+            if user := unprivileged():
+                shutil.chown(data / file, user)
+        found.settings["ssl"] = "on"
+        found.restart()
+        uri = f"postgresql+psycopg2://lake@localhost:{found.port}/postgres?sslmode=verify-full&sslrootcert={root}"
+        for text, is_let_in in ((uri, True), (uri.replace("verify-full", "disable"), False)):
+            catalog = {"type": "sql", "uri": text}
+            lake = Lake(LakeConfig(home=tmp_path / f"lake {is_let_in}", catalog=catalog))
+            if is_let_in:
+                play(lake, (1, 1, 10))
+                assert lake.spark().table(PLAYS).count() == 1
+                continue
+            with pytest.raises(Exception, match="no encryption|no pg_hba.conf entry"):
+                lake.ensure_namespace(("raw",))
+            with pytest.raises(Exception, match="no encryption|no pg_hba.conf entry|SQL exception"):
+                lake.spark().sql("SHOW NAMESPACES").collect()
 
 
 @pytest.mark.long

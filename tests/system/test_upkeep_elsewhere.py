@@ -64,10 +64,10 @@ def test_tables_are_looked_after_by_a_spark_connect_server(tmp_path: Path) -> No
         settings = {"LAKE_SPARK__REMOTE": address, "LAKE_HOME": str(home)}
         for n in range(5):
             write_lines(landing / f"{n}.jsonl", to_lines([Event(T, "c", (n, n), {"id": n, "n": 1})]))
-            with started(python("lake_assets", "run", file, "--no-upkeep"), tmp_path / "run.log", settings) as run:
+            with started(python("lake_assets.cli", "run", file, "--no-upkeep"), tmp_path / "run.log", settings) as run:
                 assert run.wait(timeout=300) == 0, (tmp_path / "run.log").read_text()
         log = tmp_path / "upkeep.log"
-        with started(python("lake_assets", "upkeep", "--pipeline", file, "--json"), log, settings) as upkeep:
+        with started(python("lake_assets.cli", "upkeep", "--pipeline", file, "--json"), log, settings) as upkeep:
             assert upkeep.wait(timeout=300) == 0, log.read_text()
     said = log.read_text()
     result = json.loads(said[said.index("{\n") :])

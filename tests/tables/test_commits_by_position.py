@@ -120,7 +120,9 @@ class World:
     def frame(self, rows: Sequence[dict[str, Any]], found: Sequence[bool | None]) -> DataFrame:
         spark = self.lake.spark()
         schema = ", ".join(f"{quote(c)} {kind}" for c, kind in self.types.items())
-        listed = [(*(_for_spark(r[c]) for c in self.types), f) for r, f in zip(rows, found, strict=True)]
+        listed = [
+            (*(_for_spark(r[c], kind) for c, kind in self.types.items()), f) for r, f in zip(rows, found, strict=True)
+        ]
         return spark.createDataFrame(listed, f"{schema}, {FOUND} boolean")
 
     def writer(self, name: str) -> TableWriter:
@@ -195,8 +197,8 @@ class World:
         return sorted(map(repr, rows))
 
 
-def _for_spark(value: Any) -> Any:
-    return dict(value) if isinstance(value, list) and value and isinstance(value[0], tuple) else value
+def _for_spark(value: Any, kind: str) -> Any:
+    return dict(value) if kind.startswith("map") and value is not None else value
 
 
 def _world(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> World:

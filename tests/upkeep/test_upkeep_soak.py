@@ -49,6 +49,7 @@ def test_micro_batches_with_upkeep_beside_them(
                 break
             time.sleep(max(0.0, began + n * EVERY - time.monotonic()))
         soak.assert_idle()
+    sizes.append(soak.health())
     soak.check()
     done = [a.done for a in soak.attended if a.done]
     assert {d.kind for d in done} >= KINDS
