@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -460,6 +461,34 @@ def test_an_address_has_to_be_one_of_http(shop: Shop, address: str, monkeypatch:
     with pytest.raises(ConfigError, match=r"signals\.alerts\.webhook") as error:
         look(shop)
     assert not address or address not in str(error.value)
+
+
+def test_an_address_with_a_space_is_an_error_that_does_not_quote_it(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALERTS", f"{received.url}/services/T0 hidden-part")
+    shop.fail(ValueError("broken"))
+    with pytest.raises(WebhookError, match="the receiver is not reached") as error:
+        look(shop)
+    assert "hidden-part" not in str(error.value)
+
+
+def test_a_receiver_that_speaks_another_protocol_is_not_reached(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.fail(ValueError("broken"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("ALERTS", f"http://127.0.0.1:{server.getsockname()[1]}/hook")
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                connection.recv(65_536)
+
+        answering = threading.Thread(target=greet)
+        answering.start()
+        with pytest.raises(WebhookError, match="the receiver is not reached"):
+            look(shop)
+        answering.join()
 
 
 @pytest.fixture
