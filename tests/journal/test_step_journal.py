@@ -15,7 +15,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError
-from lake_assets.journal import resource_use, step_journal
+from lake_assets.journal import recent_steps, resource_use, step_journal
 from lake_assets.journal.resource_use import ResourceUse, measured
 from lake_assets.journal.step_journal import TABLE, flush, note, read
 from lake_assets.journal.step_records import StepRecord
@@ -245,3 +245,15 @@ def test_the_records_of_a_run_say_what_its_steps_did(lake: Lake, monkeypatch: py
     (count,) = lake.spark().sql("SELECT count(*) FROM lake_assets.steps WHERE status = 'failed'").first()
     assert count == 1
     assert json.dumps([r.to_row()["sources"] for r in read(lake, HOUR_AGO)])
+
+
+def test_a_journal_that_cannot_be_read_stops_no_forecast(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("a file of the journal")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step_journal, "read", gone)
+        assert recent_steps.recent_steps(plain_lake) == recent_steps.RecentSteps()
+    assert "lake_assets.steps cannot be read: FileNotFoundError: a file of the journal" in caplog.text
