@@ -113,6 +113,7 @@ class TableStatus:
         overlong: that this step takes far longer than usual; None: it does not.
         slower: that its newest steps take longer than earlier ones of their size; empty: they do not.
         warnings: the audits of `severity: warn` that did not pass in its newest step that changed rows.
+        steps_known: whether the journal could be read, which tells what is silent, stalled, overlong, slower and warns.
         is_gone: whether it existed, and was dropped or renamed; `lost` says what to do.
     """
 
@@ -154,6 +155,7 @@ class TableStatus:
     overlong: Overdue | None = None
     slower: str = ""
     warnings: tuple[str, ...] = ()
+    steps_known: bool = True
     is_gone: bool = False
 
     @property

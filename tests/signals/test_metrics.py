@@ -18,11 +18,12 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lake_assets import Lake
-from lake_assets.errors import AuditFailedError, ConfigError
+from lake_assets import Lake, Pipeline
+from lake_assets.errors import AuditFailedError, ConfigError, PipelineError
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import thresholds
+from lake_assets.pipeline import PipelineConfig
 from lake_assets.service import service_state
 from lake_assets.signals.metrics.exporter import registry_of, serve_metrics
 from lake_assets.signals.metrics.step_totals import StepTotals, step_totals
@@ -77,7 +78,7 @@ def test_tables_are_measured(shop: Shop) -> None:
 
 
 def test_a_tables_target_is_a_metric(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lake_assets.signals.metrics.exporter.target_of", lambda spec: 900.0)
+    monkeypatch.setattr("lake_assets.health.lake_status.targets_of", lambda *_: {"agg.cities": 900.0})
     shop.step()
     assert scrape(shop)["table_lag_target_seconds", "agg.cities", "shop"] == 900
 
@@ -194,6 +195,27 @@ def test_a_lake_that_cannot_be_read_is_down(
     assert found[("up",)] == 0
     assert [k for k in found if k[0].startswith("table_")] == []
     assert "pl4nted" not in caplog.text
+
+
+def test_a_pipeline_that_cannot_be_read_hides_no_table(shop: Shop) -> None:
+    class Unreadable(Pipeline):
+        def specs(self, *_: Any, **__: Any) -> Any:
+            raise PipelineError("two streams declare final.x")
+
+    shop.step()
+    other = Unreadable(PipelineConfig.model_validate({"name": "other"}))
+    found = samples(generate_latest(registry_of(shop.lake, [other, shop.pipeline])).decode())
+    assert (found[("up",)], found["table_rows", "agg.cities", "shop"]) == (1, 2)
+
+
+def test_a_source_that_is_declared_no_longer_is_not_measured(shop: Shop) -> None:
+    state = service_state.of_this_process("raw.orders", "x", None)
+    service_state.write(shop.lake, replace(state, state="ended"))
+    assert scrape(shop)["source_reading", "raw.orders"] == 0  # nobody knows who declares it
+    streams = [{"name": "orders", "format": "debezium", "landing": "landing"}]
+    landed = Pipeline(PipelineConfig.model_validate({"name": "shop", "streams": streams}))
+    found = samples(generate_latest(registry_of(shop.lake, [landed])).decode())
+    assert ("source_reading", "raw.orders") not in found
 
 
 def test_a_file_is_written_whole(
