@@ -134,6 +134,23 @@ def test_counting_survives_commits_of_others_and_a_long_pause(shop: Shop) -> Non
     assert step_totals(shop.lake) == {}
 
 
+def test_a_record_whose_file_outlives_its_commit_is_counted_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    step_totals(shop.lake)
+    step_journal.note(shop.lake, StepRecord("shop", "final.t", "absorbed", time.time(), 1.0, 1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(SystemExit):
+            step_journal.flush(shop.lake)
+    assert [step_totals(shop.lake)["final.t"].absorbed for _ in range(3)] == [1, 1, 1]
+    step_journal.flush(shop.lake)
+    assert step_totals(shop.lake)["final.t"].absorbed == 1
+    # What no longer waits is not remembered, whatever has become of it.
+    assert json.loads((shop.lake.config.home / "metrics" / "steps.json").read_text("utf-8"))["waiting"] == []
+
+
 def test_the_last_step_is_the_one_that_ended_last() -> None:
     def step(at: float, lag: float) -> StepRecord:
         return StepRecord("p", "t", "absorbed", at, 1.0, 1.0, lag_seconds=lag)
