@@ -253,12 +253,13 @@ def _read(files: Iterable[Path]) -> dict[Path, StepRecord]:
     records: dict[Path, StepRecord] = {}
     for file in files:
         try:
-            records[file] = StepRecord(**json.loads(file.read_text(encoding="utf-8")))
+            records[file] = StepRecord.from_json(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue  # another process has written it
         except (ValueError, TypeError) as e:  # cut by a full disk, or of another version
             log.warning("%s is no record of a step, and is left out: %s", file, e)
-            file.replace(file.with_suffix(".broken"))
+            with contextlib.suppress(OSError):  # another process has put it aside, or owns it
+                file.replace(file.with_suffix(".broken"))
     return records
 
 
