@@ -126,8 +126,8 @@ def _counted(before: _Counted | None, waiting: Sequence[StepRecord], table: Tabl
     tables = dict(before.tables)
     for record in {r.id: r for r in fresh}.values():
         tables[record.table] = tables.get(record.table, StepTotals(record.pipeline)).with_step(record)
-    # Ids are kept for as long as their records wait, also if these are in the table: a process may have been killed before
-    # it deleted their files. What no longer waits is in commits up to `head`, which are never read again.
+    # Ids are kept for as long as their records wait, also if these are in the table: a process may have been killed
+    # before it deleted their files. What no longer waits is in commits up to `head`, which are never read again.
     return _Counted(tables, uuid, head, sorted(r.id for r in waiting))
 
 
