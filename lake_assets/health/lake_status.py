@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from lake_assets.errors import CorruptMetadataError, LakeError
+from lake_assets.errors import CorruptMetadataError, LakeError, TableNotFoundError
 from lake_assets.health.late_tables import late_tables, targets_of
 from lake_assets.health.step_findings import with_steps
 from lake_assets.health.steps_at_work import with_steps_at_work
@@ -212,6 +212,8 @@ def own_tables(lake: LakeBase) -> list[TableId]:
 def _is_own(lake: LakeBase, table: TableId, *, unread: bool) -> bool:
     try:
         return PIPELINE_PROPERTY in lake.table(table).properties
+    except TableNotFoundError:  # dropped since the catalog listed it, as working copies of backfills are
+        return False
     except CorruptMetadataError:  # nobody can tell, but whoever relies on it has to know
         return unread
 

@@ -279,10 +279,10 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
         waiting, late = backlog(lake, table_id), skipped_dumps(lake, table)
         lost = lost_history(table_id, table, {s: sources[s] for s in windows})
+        rejects = reject_counts(lake, table_id) if table_id.namespace == ("raw",) else RejectCounts()
     except (HistoryError, InputError, StorageUnavailableError, MissingPackageError) as e:
         return replace(result, error=str(e))
     now = datetime.now(UTC).timestamp()
-    rejects = reject_counts(lake, table_id) if table_id.namespace == ("raw",) else RejectCounts()
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,

@@ -1,0 +1,57 @@
+"""A table that cannot be read, or is dropped meanwhile, hides no other one from those who look at a lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lake_assets import Lake
+from lake_assets.health.lake_status import own_tables, quick_status
+from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.lake import TableId
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from tests.support.signalled_shop import CITIES, Shop
+
+RAW = TableId.parse("raw.events")
+_REJECTS = pa.schema([("position", pa.int64()), ("source_table", pa.string()), ("reason", pa.string())])
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_rejects_that_cannot_be_read_are_an_error_of_their_raw_table_alone(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, *, is_gone: bool
+) -> None:
+    shop = Shop(plain_lake, monkeypatch)
+    shop.step()
+    plain_lake.ensure_namespace(RAW.namespace)
+    plain_lake.catalog.create_table(RAW.parts, _REJECTS, properties={PIPELINE_PROPERTY: "shop"})
+    rejects = plain_lake.catalog.create_table(rejected_of(RAW).parts, _REJECTS)
+    rejects.append(pa.table({"position": [1], "source_table": ["a"], "reason": ["not JSON"]}, schema=_REJECTS))
+    (task,) = rejects.scan().plan_files()
+    file = Path(task.file.file_path.removeprefix("file://"))
+    if is_gone:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:100])
+    raw, cities = quick_status(plain_lake)
+    assert (raw.table, cities.table, cities.error) == (str(RAW), str(CITIES), None)
+    assert raw.error is not None
+    assert file.name in raw.error
+    assert "Restore the file" in raw.error
+
+
+def test_a_table_that_is_dropped_while_tables_are_looked_at_is_left_out(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(plain_lake, monkeypatch)
+    shop.step()
+    listed = plain_lake.all_tables()
+    copy = TableId.parse("copies.cities")
+
+    def listed_before(*_: Any) -> list[TableId]:
+        return [*listed, copy]
+
+    monkeypatch.setattr(Lake, "all_tables", listed_before)
+    assert own_tables(plain_lake) == [CITIES]
