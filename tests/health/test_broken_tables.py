@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from lake_assets import Lake
 from lake_assets.health.lake_status import own_tables, quick_status
 from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.journal import step_journal
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.report.contents import report
 from tests.support.signalled_shop import CITIES, Shop
 
 RAW = TableId.parse("raw.events")
@@ -40,6 +43,31 @@ def test_rejects_that_cannot_be_read_are_an_error_of_their_raw_table_alone(
     assert raw.error is not None
     assert file.name in raw.error
     assert "Restore the file" in raw.error
+
+
+def test_a_journal_that_cannot_be_read_is_the_first_finding_of_the_report(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(plain_lake, monkeypatch)
+    shop.step()
+    step_journal.flush(plain_lake)
+    (task,) = plain_lake.table(step_journal.TABLE).scan().plan_files()
+    Path(task.file.file_path.removeprefix("file://")).unlink()
+    made = report(plain_lake, [shop.pipeline], datetime.now(UTC) - timedelta(days=1))
+    first = made.findings[0]
+    assert (first.kind, first.table) == ("failing", "lake_assets.steps")
+    assert "is gone" in first.what
+    assert "or drop lake_assets.steps: then the next step begins it anew" in first.what
+    assert [(t.table, t.state) for t in made.tables] == [(str(CITIES), "good")]
+    # The advice can be followed.
+    plain_lake.catalog.drop_table(step_journal.TABLE.parts)
+    shop.order()
+    shop.step()
+    step_journal.flush(plain_lake)
+    again = report(plain_lake, [shop.pipeline], datetime.now(UTC) - timedelta(days=1))
+    assert "failing" not in again.counts
+    assert again.costs is not None
+    assert again.costs.total.steps == 1
 
 
 def test_a_table_that_is_dropped_while_tables_are_looked_at_is_left_out(
