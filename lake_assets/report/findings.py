@@ -117,14 +117,16 @@ def _of_table(status: TableStatus, waiting: int, gone: Sequence[str]) -> Iterato
     if status.warnings:
         yield Finding("warning", table, status.warning_text)
     if status.slower:
-        do = "`lake-assets costs` says what its steps use"
-        if not table.startswith(_OF_STREAMS):
-            do = f"`lake-assets explain {table}` says how it is computed, {do}"
-        yield Finding("slower", table, status.slower, do)
+        yield Finding("slower", table, status.slower, _after_slowdown(table))
     notes = (status.redeclared, *status.renamed, *(claim.text for claim in status.claims))
     for text in (*notes, *(f"the dump {name} is skipped: {why}" for name, why in status.skipped_dumps.items())):
         if text:
             yield Finding("notice", table, without_values(text))
+
+
+def _after_slowdown(table: str) -> str:
+    do = "`lake-assets costs` says what its steps use"
+    return do if table.startswith(_OF_STREAMS) else f"`lake-assets explain {table}` says how it is computed, {do}"
 
 
 def _remedy(text: str) -> str:
