@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
+from lake_assets.errors import PipelineError
 from lake_assets.health.lake_status import own_tables, quick_status
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.journal import step_journal
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.pipeline import PipelineConfig
 from lake_assets.report.contents import report
+from tests.support.cli import caller
 from tests.support.signalled_shop import CITIES, Shop
 
 RAW = TableId.parse("raw.events")
@@ -83,3 +88,20 @@ def test_a_table_that_is_dropped_while_tables_are_looked_at_is_left_out(
 
     monkeypatch.setattr(Lake, "all_tables", listed_before)
     assert own_tables(plain_lake) == [CITIES]
+
+
+def test_an_empty_lake_has_a_disk_and_declarations_all_the_same(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unreadable(Pipeline):
+        def specs(self, *_: Any, **__: Any) -> Any:
+            raise PipelineError("two streams declare final.x")
+
+    other = Unreadable(PipelineConfig.model_validate({"name": "other"}))
+    monkeypatch.setattr("lake_assets.commands.status.known_pipelines", lambda _: ([other], ["no such file"]))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100 << 30, free=1 << 30))
+    monkeypatch.setenv("LAKE_HOME", str(plain_lake.config.home))
+    plain_lake.ensure_namespace(("final",))
+    printed = caller(monkeypatch, capsys)("status").out
+    for text in ("no pipeline has filled a table", "are free on the disk of", "two streams declare final.x", "no such file"):
+        assert text in printed
