@@ -55,7 +55,6 @@ from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec, after
 from lake_assets.signals.alerts.alert_evaluation import try_evaluate
-from lake_assets.tables import standing_failures
 
 
 def capture_sensor(
@@ -133,8 +132,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         specs = watch.pipeline.specs(lake, alone=False)
         # Tables with an asset are absorbed even if the streams no longer contain them.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
-        # No step of a table that is declared no longer will ever succeed.
-        standing_failures.forget_others(lake, watch.pipeline.name, [s.table for s in specs])
+        watch.pipeline.forget_former(lake, specs)
         now = time.time() if now is None else now
         pending = scan(lake, specs, _steps(watch, specs), now)
         pending += _unmarked(context.instance, lake, watch, {table.work.table for table in pending})
