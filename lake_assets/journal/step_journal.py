@@ -275,7 +275,7 @@ def _read(files: Iterable[Path]) -> dict[Path, StepRecord]:
             records[file] = StepRecord.from_json(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue  # another process has written it
-        except (ValueError, TypeError) as e:  # cut by a full disk, or of another version
+        except (ValueError, TypeError, AttributeError) as e:  # cut by a full disk, or of another version
             log.warning("%s is no record of a step, and is left out: %s", file, e)
             with contextlib.suppress(OSError):  # another process has put it aside, or owns it
                 file.replace(file.with_suffix(".broken"))

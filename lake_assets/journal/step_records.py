@@ -155,12 +155,9 @@ class StepRecord:
         """Return the record of a file; values of a later version are left out, as in `from_row`.
 
         Raises:
-            ValueError, TypeError: it is none.
+            ValueError, TypeError, AttributeError: it is none.
         """
-        stored = json.loads(text)
-        if not isinstance(stored, dict):
-            raise TypeError("no object")
-        return cls(**{n: v for n, v in stored.items() if n in cls.__dataclass_fields__})
+        return cls(**{n: v for n, v in json.loads(text).items() if n in cls.__dataclass_fields__})
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> StepRecord:
@@ -230,7 +227,7 @@ def _storable(value: Any) -> Any:
     record would keep all others out of the table."""
     if isinstance(value, str):
         return visible(value)
-    return [_storable(v) for v in value] if isinstance(value, list | tuple) else value
+    return [*map(_storable, value)] if isinstance(value, list | tuple) else value
 
 
 def _found(lake: LakeBase, source: str) -> Table | None:

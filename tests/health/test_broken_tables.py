@@ -103,5 +103,10 @@ def test_an_empty_lake_has_a_disk_and_declarations_all_the_same(
     monkeypatch.setenv("LAKE_HOME", str(plain_lake.config.home))
     plain_lake.ensure_namespace(("final",))
     printed = caller(monkeypatch, capsys)("status").out
-    for text in ("no pipeline has filled a table", "are free on the disk of", "two streams declare final.x", "no such file"):
+    for text in (
+        "no pipeline has filled a table",
+        "are free on the disk of",
+        "two streams declare final.x",
+        "no such file",
+    ):
         assert text in printed
