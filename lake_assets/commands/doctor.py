@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -18,6 +19,7 @@ from lake_assets.health.machine_checks import lake_checks, machine_checks
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import offsets
 from lake_assets.lake import LakeConfig
+from lake_assets.lake.redaction import hide_in
 from lake_assets.lake.spark_session import packages
 from lake_assets.pipeline import Pipeline
 from lake_assets.runtime.jars import resolve
@@ -87,6 +89,17 @@ def _sources(lake: Lake, file: Path, *, is_named: bool) -> Iterator[Finding]:
             raise
         yield Finding(f"pipeline {file.parent.name}", False, str(e))
         return
+    try:
+        looks = list(_looks(lake, loaded))
+    except LakeError as e:  # of the catalog, of the declaration: what else was found is printed all the same
+        yield Finding(f"sources of {loaded.name}", False, str(e))
+        return
+    for what, look in looks:
+        yield _tried(what, look)
+
+
+def _looks(lake: Lake, loaded: Pipeline) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the sources of a pipeline, each with a function that looks at it."""
     if not lake.is_there:
         # Looking the tables of patterns up would create it.
         lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": "sqlite:///:memory:"}}))
@@ -94,13 +107,13 @@ def _sources(lake: Lake, file: Path, *, is_named: bool) -> Iterator[Finding]:
         entry = offsets(lake, spec.table).get(NAME)
         where = spec.live.where if spec.live else ""
         source = source_of(spec, prepares=False)
-        yield _tried(
+        yield (
             f"source of {spec.table}",
             lambda source=source, entry=entry, where=where: source.check(entry["at"] if entry else None) or where,
         )
     for spec in loaded.specs(lake, alone=False):
         if isinstance(spec, RawSpec) and spec.landing and not spec.live:
-            yield _tried(f"source of {spec.table}", lambda spec=spec: _landing(str(spec.landing)))
+            yield f"source of {spec.table}", partial(_landing, str(spec.landing))
 
 
 def _landing(place: str) -> str:
@@ -117,3 +130,5 @@ def _tried(what: str, look: Callable[[], object]) -> Finding:
         return Finding(what, True, str(look()))
     except LakeError as e:
         return Finding(what, False, str(e))
+    except Exception as e:  # what nobody has expected must not hide what else is wrong
+        return Finding(what, False, hide_in(f"{type(e).__name__}: {e}"))

@@ -24,6 +24,9 @@ from lake_assets.lake.visible_text import visible, visible_json
 from lake_assets.report.amounts import size
 from lake_assets.tables.outcome import Absorbed, Outcome
 
+# What Python writes for numbers that JSON does not have; it may also be a part of a text.
+_NO_NUMBER = re.compile(r"NaN|Infinity")
+
 
 @dataclass(frozen=True)
 class _Visible:
@@ -81,8 +84,11 @@ def say_written(file: Path) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON, dataclasses as objects."""
-    print(visible_json(json.dumps(value, default=_plain, indent=2, ensure_ascii=False)))
+    """Print a value as JSON, dataclasses as objects; NaN and infinities, which JSON does not have, as texts."""
+    text = json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+    if _NO_NUMBER.search(text):
+        text = json.dumps(json.loads(text, parse_constant=str), indent=2, ensure_ascii=False)
+    print(visible_json(text))
 
 
 def _plain(value: Any) -> Any:

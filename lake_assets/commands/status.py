@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
 from lake_assets.commands.printing import console, listing, print_json, size
 from lake_assets.commands.table_lookup import AsJson, known_pipelines
@@ -63,10 +64,24 @@ def _show(lake: Lake) -> None:
     pipelines, unread = known_pipelines(lake)
     found = lake_status(lake, pipelines)
     statuses = failing_first(found.tables)
-    if not statuses:
+    if statuses:
+        console.print(_listing(statuses))
+    else:
         home = lake.config.home
         console.print(f"no pipeline has filled a table in the lake at {home} yet: try `lake-assets demo`", markup=False)
-        return
+    for (colour, text), tables in notes_of(statuses).items():
+        console.print(f"[{colour}]{escape(', '.join(tables))}: {escape(text)}[/]", soft_wrap=True)
+    for disk in found.disks:
+        console.print(f"[red]{escape(disk.advice)}[/]", soft_wrap=True)
+    for text in (
+        c.text for t, kept in found.upkeep.items() if t not in {s.table for s in statuses} for c in kept.claims
+    ):
+        console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
+    for text in [*unread, *found.unread]:
+        console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)
+
+
+def _listing(statuses: Sequence[TableStatus]) -> Table:
     table = listing("table", "rows", "watermark", "behind", "upkeep", "last run (UTC)", right=["rows"], fold=True)
     for s in statuses:
         marks = ", ".join(f"{source} @ {snapshot}" for source, snapshot in s.watermark.items())
@@ -78,17 +93,7 @@ def _show(lake: Lake) -> None:
             _upkeep(s.upkeep),
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
-    console.print(table)
-    for (colour, text), tables in notes_of(statuses).items():
-        console.print(f"[{colour}]{escape(', '.join(tables))}: {escape(text)}[/]", soft_wrap=True)
-    for disk in found.disks:
-        console.print(f"[red]{escape(disk.advice)}[/]", soft_wrap=True)
-    for text in (
-        c.text for t, kept in found.upkeep.items() if t not in {s.table for s in statuses} for c in kept.claims
-    ):
-        console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
-    for text in [*unread, *found.unread]:
-        console.print(f"whether declarations have changed is not known: {text}", markup=False, soft_wrap=True)
+    return table
 
 
 def _upkeep(due: Sequence[str] | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from lake_assets.errors import CorruptMetadataError, LakeError
+from lake_assets.errors import CorruptMetadataError, LakeError, TableNotFoundError
 from lake_assets.health.late_tables import late_tables, targets_of
 from lake_assets.health.step_findings import with_steps
 from lake_assets.health.steps_at_work import with_steps_at_work
@@ -52,7 +52,7 @@ def little_room(lake: LakeBase) -> list[DiskSpace]:
 def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
     """Return the status of a lake, whose declarations are in some pipelines. Reads metadata only."""
     lake = lake.glance()
-    specs, unread = _declared(lake, pipelines)
+    specs, unread = declared(lake, pipelines)
     changed = _redeclared(lake, specs)
     kept = upkeep_statuses(lake, pipelines)
     tables = [table_status(lake, t) for t in own_tables(lake)]
@@ -64,7 +64,7 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
     ]
     tables = with_targets(lake, _with_notes(lake, tables, specs), pipelines)
     tables = with_steps(lake, tables, {str(s.table): s for s in specs})
-    return LakeStatus(tables, kept, unread, little_room(lake))
+    return LakeStatus(tables, kept, list(unread.values()), little_room(lake))
 
 
 def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus]:
@@ -84,15 +84,15 @@ def _with_notes(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence[S
     return with_unrouted(with_upstream(noted))
 
 
-def _declared(lake: LakeBase, pipelines: Sequence[Pipeline]) -> tuple[list[Spec], list[str]]:
-    """Return the declarations of all tables, and errors of pipelines that cannot be read."""
+def declared(lake: LakeBase, pipelines: Sequence[Pipeline]) -> tuple[list[Spec], dict[str, str]]:
+    """Return the declarations of all tables, and the errors of pipelines that cannot be read, by their names."""
     found: list[Spec] = []
-    unread: list[str] = []
+    unread: dict[str, str] = {}
     for pipeline in pipelines:
         try:
             found += pipeline.specs(lake, alone=False)
         except LakeError as e:
-            unread.append(str(e))
+            unread[pipeline.name] = str(e)
     return found, unread
 
 
@@ -153,9 +153,16 @@ def with_services(lake: LakeBase, tables: Sequence[TableStatus], specs: Sequence
     Args:
         specs: the tables whose declarations are known: of a live one, it is told that no service has ever read it.
     """
-    states = service_state.of_all(lake)
     live = {str(s.table): s.pipeline for s in live_among(specs)}
-    known = {t.table for t in tables}
+    known = {t.table: t.pipeline for t in tables}
+    others = {str(s.table) for s in specs} - live.keys()
+    pipelines = {s.pipeline for s in specs}
+    # A source that is declared no longer leaves the state of its last service.
+    states = {
+        raw: state
+        for raw, state in service_state.of_all(lake).items()
+        if raw in live or state.is_alive or not (raw in others or known.get(raw) in pipelines)
+    }
     missing = [
         TableStatus(name, live.get(name, ""), None, {}, {}, 0.0, None)
         for name in dict.fromkeys((*states, *live))
@@ -205,6 +212,8 @@ def own_tables(lake: LakeBase) -> list[TableId]:
 def _is_own(lake: LakeBase, table: TableId, *, unread: bool) -> bool:
     try:
         return PIPELINE_PROPERTY in lake.table(table).properties
+    except TableNotFoundError:  # dropped since the catalog listed it, as working copies of backfills are
+        return False
     except CorruptMetadataError:  # nobody can tell, but whoever relies on it has to know
         return unread
 

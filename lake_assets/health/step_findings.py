@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def with_steps(
     lake: LakeBase, tables: Sequence[TableStatus], specs: Mapping[str, Spec], now: float | None = None
 ) -> list[TableStatus]:
-    """Return the tables with what their past steps tell; unchanged if the journal cannot be read.
+    """Return the tables with what their past steps tell, or that this is unknown, if the journal cannot be read.
 
     Args:
         tables: upstream first, each with its upstream tables that are behind.
@@ -42,7 +42,7 @@ def with_steps(
         digests = step_digests(lake, now)
     except Exception as e:  # of the catalog or the store: what is known otherwise still counts
         log.warning("what steps have shown is not known: %s", lake.config.hidden(str(e)))
-        return list(tables)
+        return [replace(t, steps_known=False) for t in tables]
     return _Findings(lake, digests, specs, now).of(tables)
 
 

@@ -113,6 +113,7 @@ class TableStatus:
         overlong: that this step takes far longer than usual; None: it does not.
         slower: that its newest steps take longer than earlier ones of their size; empty: they do not.
         warnings: the audits of `severity: warn` that did not pass in its newest step that changed rows.
+        steps_known: whether the journal could be read, which tells what is silent, stalled, overlong, slower and warns.
         is_gone: whether it existed, and was dropped or renamed; `lost` says what to do.
     """
 
@@ -154,6 +155,7 @@ class TableStatus:
     overlong: Overdue | None = None
     slower: str = ""
     warnings: tuple[str, ...] = ()
+    steps_known: bool = True
     is_gone: bool = False
 
     @property
@@ -277,10 +279,10 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
         windows = {s: _arrears(table, sources[s], mark.snapshot) for s, mark in marks.items() if s not in idle}
         waiting, late = backlog(lake, table_id), skipped_dumps(lake, table)
         lost = lost_history(table_id, table, {s: sources[s] for s in windows})
+        rejects = reject_counts(lake, table_id) if table_id.namespace == ("raw",) else RejectCounts()
     except (HistoryError, InputError, StorageUnavailableError, MissingPackageError) as e:
         return replace(result, error=str(e))
     now = datetime.now(UTC).timestamp()
-    rejects = reject_counts(lake, table_id) if table_id.namespace == ("raw",) else RejectCounts()
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     return replace(
         result,

@@ -11,6 +11,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import SEQUENCE
 from lake_assets.history.absorbed_events import Event
 from lake_assets.history.history_document import Change, RowHistory, RowVersion, Source, SourceRow
+from lake_assets.history.snapshot_rows import every_column
 from lake_assets.history.wanted_rows import text_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.redaction import HIDDEN
@@ -23,20 +24,34 @@ def without_values(lake: LakeBase, specs: Mapping[TableId, Spec], found: RowHist
     """Return a history without sensitive values: of the row, its key, its events, their records and its source rows."""
     table = TableId.parse(found.table)
     spec, sensitive = specs.get(table), SensitiveTables.of_specs(lake, specs.values())
-    own = _all_of(lake, sensitive, table)
-    events = _all_of(lake, sensitive, spec.staging) if isinstance(spec, FinalSpec) else own
-    return _Hidden(lake, sensitive, own, events, found.key).history(found)
+    tables = _Tables(lake, specs, sensitive)
+    own = tables.of(table)
+    events = tables.of(spec.staging) if isinstance(spec, FinalSpec) else own
+    return _Hidden(tables, own, events, found.key).history(found)
 
 
-def _all_of(lake: LakeBase, sensitive: SensitiveTables, table: TableId) -> SensitiveColumns:
-    """Return the sensitive columns of a table, as declared now and by its last step: its older rows are shown too."""
-    return sensitive.of(table) | SensitiveColumns.stored(lake.find(table))
+@dataclass(frozen=True)
+class _Tables:
+    lake: LakeBase
+    specs: Mapping[TableId, Spec]
+    sensitive: SensitiveTables
+
+    def of(self, table: TableId) -> SensitiveColumns:
+        """Return the sensitive columns of a table, as declared now and by its last step: its older rows are shown too.
+
+        What a dropped column was computed from, nothing tells any more.
+        """
+        loaded, spec = self.lake.find(table), self.specs.get(table)
+        found = self.sensitive.of(table) | SensitiveColumns.stored(loaded)
+        if loaded is None or not (found or (spec is not None and self.sensitive.read_by(spec))):
+            return found
+        current = {f.field_id for f in loaded.schema().fields}
+        return found | SensitiveColumns.of(f.name for f in every_column(loaded).fields if f.field_id not in current)
 
 
 @dataclass(frozen=True)
 class _Hidden:
-    lake: LakeBase
-    sensitive: SensitiveTables
+    tables: _Tables
     own: SensitiveColumns
     events: SensitiveColumns
     key: Mapping[str, Any]
@@ -64,7 +79,7 @@ class _Hidden:
 
     def _event(self, event: Event) -> Event:
         record = event.record
-        if record is not None and _all_of(self.lake, self.sensitive, TableId.parse(record.table)).covers("record"):
+        if record is not None and self.tables.of(TableId.parse(record.table)).covers("record"):
             record = replace(record, text=HIDDEN)
         return replace(
             event,
@@ -75,7 +90,7 @@ class _Hidden:
         )
 
     def _source(self, source: Source) -> Source:
-        columns = _all_of(self.lake, self.sensitive, TableId.parse(source.table))
+        columns = self.tables.of(TableId.parse(source.table))
         return replace(
             source,
             how=self._text(source.how),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import NamedTuple
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord, arrivals_of
 from lake_assets.lake import LakeBase, thresholds
+
+log = logging.getLogger(__name__)
 
 
 class RecordCount(NamedTuple):
@@ -44,16 +47,24 @@ class RecentSteps:
 
 
 def recent_steps(lake: LakeBase) -> RecentSteps:
-    """Return the steps of the last day; what is returned may be a minute old."""
+    """Return the steps of the last day, or none if the journal cannot be read; what is returned may be a minute old."""
     key, now = str(lake.config.home), time.monotonic()
     if (known := _cache.get(key)) is not None and now - known[0] < thresholds.JOURNAL_SECONDS:
         return known[1]
+    try:
+        found = _read(lake)
+    except Exception as e:  # of the catalog, of a file that is gone: what is only forecast stops no run
+        log.warning("%s cannot be read: %s", step_journal.TABLE, lake.config.hidden(f"{type(e).__name__}: {e}"))
+        found = RecentSteps()
+    _cache[key] = now, found
+    return found
+
+
+def _read(lake: LakeBase) -> RecentSteps:
     records = step_journal.read(lake, datetime.now(UTC) - timedelta(days=1))
     read = {r.id for r in records}
     waiting = frozenset(r.id for r in step_journal.waiting(lake) if r.id in read)
-    found = RecentSteps(_seconds(records), arrivals_of(records), _counts({}, records), waiting)
-    _cache[key] = now, found
-    return found
+    return RecentSteps(_seconds(records), arrivals_of(records), _counts({}, records), waiting)
 
 
 def record_counts(lake: LakeBase) -> RecordCounts:

@@ -27,6 +27,7 @@ from lake_assets.errors import ConcurrentWriteError
 from lake_assets.journal.resource_use import ResourceUse, measured
 from lake_assets.journal.step_records import COMPLETE, SCHEMA, StepRecord, arrivals_of, of_error, of_outcome
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.row_counts import UPKEEP_PROPERTY, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -45,6 +46,11 @@ _RECORDS = "lake-assets.records"
 # The ids of records that were written before are looked for in so many commits.
 _COMMITS = 50
 _PROPERTIES = {"format-version": "2", "lake-assets.journal": "steps", **VERSIONS}
+
+_LOST_FILE_ADVICE = (
+    f"Restore the file from a backup; or roll {TABLE} back to a snapshot without it; or drop {TABLE}: then the next "
+    "step begins it anew, and what earlier steps did and took is not known any more"
+)
 
 _run: contextvars.ContextVar[str] = contextvars.ContextVar("lake_assets_run", default="")
 
@@ -206,6 +212,9 @@ def read(
         table: name of a table, to read its steps only.
         only_complete: whether to read only steps that computed everything (`StepRecord.computed_all`).
         fields: the values to read, `id` and those without a default among them; others have their default.
+
+    Raises:
+        MissingDataFileError, CorruptMetadataError: a file of the journal cannot be read.
     """
     wanted = f"day >= '{since.astimezone(UTC).date()}' AND started_at >= '{since.isoformat()}'"
     if until is not None:
@@ -219,14 +228,24 @@ def read(
         wanted += f" AND ({is_complete})"
     found: dict[str, StepRecord] = {}
     if stored is not None and stored.current_snapshot() is not None:
-        rows: list[Mapping[str, Any]] = stored.scan(wanted, tuple(fields)).to_arrow().to_pylist()
-        found = {r["id"]: StepRecord.from_row(r) for r in rows if table in (None, r["table"])}
+        found = {
+            r["id"]: StepRecord.from_row(r) for r in _stored(stored, wanted, fields) if table in (None, r["table"])
+        }
     first, last = since.timestamp(), until.timestamp() if until else float("inf")
     for record in _read(path for _, path in _waiting(lake)).values():
         is_wanted = table in (None, record.table) and (record.computed_all or not only_complete)
         if is_wanted and first <= record.started_at < last:
             found.setdefault(record.id, record)
     return sorted(found.values(), key=lambda r: r.started_at)
+
+
+def _stored(table: Table, wanted: str, fields: Sequence[str]) -> list[Mapping[str, Any]]:
+    try:
+        return table.scan(wanted, tuple(fields)).to_arrow().to_pylist()
+    except Exception as e:  # of PyIceberg, of PyArrow
+        if (lost := lost_file(table, _LOST_FILE_ADVICE)) is None:
+            raise
+        raise lost from e
 
 
 def waiting(lake: LakeBase) -> list[StepRecord]:
@@ -253,12 +272,13 @@ def _read(files: Iterable[Path]) -> dict[Path, StepRecord]:
     records: dict[Path, StepRecord] = {}
     for file in files:
         try:
-            records[file] = StepRecord(**json.loads(file.read_text(encoding="utf-8")))
+            records[file] = StepRecord.from_json(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue  # another process has written it
-        except (ValueError, TypeError) as e:  # cut by a full disk, or of another version
+        except (ValueError, TypeError, AttributeError) as e:  # cut by a full disk, or of another version
             log.warning("%s is no record of a step, and is left out: %s", file, e)
-            file.replace(file.with_suffix(".broken"))
+            with contextlib.suppress(OSError):  # another process has put it aside, or owns it
+                file.replace(file.with_suffix(".broken"))
     return records
 
 

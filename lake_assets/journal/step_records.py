@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.foreign_errors import error_text
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.visible_text import visible
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
 
@@ -145,7 +147,17 @@ class StepRecord:
     def to_row(self) -> dict[str, Any]:
         """Return the row of the table."""
         at = datetime.fromtimestamp(self.started_at, UTC)
-        return {**asdict(self), "day": at.date(), "started_at": at, "computed_all": self.computed_all}
+        values = {n: _storable(v) for n, v in asdict(self).items()}
+        return {**values, "day": at.date(), "started_at": at, "computed_all": self.computed_all}
+
+    @classmethod
+    def from_json(cls, text: str) -> StepRecord:
+        """Return the record of a file; values of a later version are left out, as in `from_row`.
+
+        Raises:
+            ValueError, TypeError, AttributeError: it is none.
+        """
+        return cls(**{n: v for n, v in json.loads(text).items() if n in cls.__dataclass_fields__})
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> StepRecord:
@@ -208,6 +220,14 @@ def arrivals_of(records: Iterable[StepRecord]) -> dict[int, float]:
 def failed_audits(findings: Sequence[Finding]) -> list[str]:
     """Return the names of the audits that found something."""
     return [f.audit for f in findings if not f.passed]
+
+
+def _storable(value: Any) -> Any:
+    """Return a value whose texts can be encoded: errors quote what may hold half of a surrogate pair, and one such
+    record would keep all others out of the table."""
+    if isinstance(value, str):
+        return visible(value)
+    return [*map(_storable, value)] if isinstance(value, list | tuple) else value
 
 
 def _found(lake: LakeBase, source: str) -> Table | None:

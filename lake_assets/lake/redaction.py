@@ -27,8 +27,13 @@ _IN_ADDRESSES = re.compile(
     re.IGNORECASE,
 )
 
-# A text in single quotes: in errors and reasons, these are values of rows as well as names.
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+# A text in single quotes: in errors and reasons, these are values of rows as well as names. An apostrophe within a word
+# begins and ends none, and Python's `repr` has double quotes around a text with an apostrophe.
+_QUOTED = re.compile(
+    r"""(?:(?<!\w)|(?<=\bb))'(?:(?:[^'\\]|\\.|'(?=\w)){0,1000}'(?!\w)|(?:[^'\\]|\\.)*')"""
+    r"""|(?:(?<!\w)|(?<=\bb))"(?=\S)(?:[^"\\']|\\.)*'(?:[^"\\]|\\.)*\"""",
+    re.DOTALL,
+)
 
 
 def without_quoted(text: str) -> str:

@@ -287,8 +287,8 @@ JOURNAL_WAITING = 10_000
 # A process remembers the arrival of changes of so many snapshots, 100 bytes each, before it reads them again.
 # [not measured]
 JOURNAL_ARRIVALS = 20_000
-# Events of lineage that wait for their receiver; further ones are dropped. A process waits for so many seconds at its
-# end until they are sent. [not measured]
+# Events of lineage that wait for their receiver, or alerts that are over; further ones are dropped. A process waits for
+# so many seconds at its end until its events are sent. [not measured]
 SIGNAL_EVENTS = 1_000
 SIGNAL_EXIT_SECONDS = 5.0
 # The event of a step's start is sent after this time, so that steps with nothing to do send none. [not measured]

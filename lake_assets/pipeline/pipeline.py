@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,10 +245,14 @@ class Pipeline:
                     finished.add(spec.table)
             if not has_more:
                 if select is None:
-                    standing_failures.forget_others(lake, self.name, [s.table for s in self.specs(lake)])
+                    self.forget_former(lake, self.specs(lake))
                 step_journal.try_flush(lake)
                 observed_steps.run_ended(lake, self)
                 return outcomes
+
+    def forget_former(self, lake: LakeBase, specs: Iterable[Spec]) -> None:
+        """Forget the failures of tables that are declared no longer: no step of them will ever succeed."""
+        standing_failures.forget_others(lake, self.name, [s.table for s in specs])
 
     def _pass(
         self,

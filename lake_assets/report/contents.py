@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from lake_assets.errors import CorruptMetadataError, InvalidNameError, LakeError
 from lake_assets.health.lake_status import LakeStatus, lake_status
 from lake_assets.health.table_status import TableStatus
+from lake_assets.journal import step_journal
 from lake_assets.journal.step_costs import CostLine, StepCost, cost_lines, total_line
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId, thresholds
@@ -167,14 +168,13 @@ def report(
         start: the beginning of the period for what steps did.
         unread: errors of pipelines that could not be loaded.
     """
-    return composed(
-        lake,
-        lake_status(lake, pipelines),
-        _specs(lake, pipelines),
-        costs_since(lake, start),
-        Period(start, datetime.now(UTC)),
-        unread=unread,
-    )
+    status, specs = lake_status(lake, pipelines), _specs(lake, pipelines)
+    steps, broken = list[StepCost](), list[Finding]()
+    try:
+        steps += costs_since(lake, start)
+    except LakeError as e:  # what is known otherwise still counts
+        broken.append(Finding("failing", str(step_journal.TABLE), str(e)))
+    return composed(lake, status, specs, steps, Period(start, datetime.now(UTC)), unread=unread, broken=broken)
 
 
 def composed(
@@ -185,14 +185,19 @@ def composed(
     period: Period,
     *,
     unread: Sequence[str] = (),
+    broken: Sequence[Finding] = (),
 ) -> Report:
-    """Return the report on a lake whose status, declarations and steps are known; see `report`."""
+    """Return the report on a lake whose status, declarations and steps are known; see `report`.
+
+    Args:
+        broken: why some of these are not known.
+    """
     targets = {t.table: t.target_lag for t in status.tables if t.target_lag is not None}
     hidden = lake.config.hidden
     records: dict[str, list[StepRecord]] = defaultdict(list)
     for step in steps:
         records[step.record.table].append(step.record)
-    found = [*map(of_disk, status.disks), *findings(status.tables)]
+    found = [*broken, *map(of_disk, status.disks), *findings(status.tables)]
     found = [replace(f, what=hidden(f.what)) for f in found]
     # The charts begin with the first step: a lake may be younger than the period.
     first = steps[0].record.started_at if steps else period.start.timestamp()

@@ -21,6 +21,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 URGENT: tuple[Kind, ...] = ("failing", "late", "silent")
 # The key that an error names.
 _KEY = re.compile(r"rows for \(.*?\):", re.DOTALL)
+# Layers of tables that `lake-assets explain` has nothing to say of: their rows are taken as they arrive.
+_OF_STREAMS = ("raw.", "staging.", "final.")
 _AUDITS = "AuditFailedError"
 # A step that fails for lost or replaced tables is not mended by running it again.
 _REMEDY = re.compile(r"`lake-assets (?:rebuild|repair) [^`]+`")
@@ -81,10 +83,12 @@ def _of_table(status: TableStatus, waiting: int, gone: Sequence[str]) -> Iterato
         yield Finding("failing", table, without_values(status.error), "", waiting)
     elif status.lost:
         what = "; ".join(status.lost)
-        do = _remedy(what) or f"`lake-assets explain {table}`"
+        do = _remedy(what)
         if status.is_gone:
             do = "`lake-assets run` with the pipeline's file"
-        elif gone:
+        elif table.startswith("raw."):  # it may be the only copy of its records: what is lost says no more
+            do = "`lake-assets run` with the pipeline's file: its step says what can be done"
+        elif gone and do:
             do = f"{do}, once `lake-assets run` with the pipeline's file has computed {', '.join(gone)} again"
         yield Finding("failing", table, without_values(what), do, waiting)
     if status.source_fails:
@@ -113,12 +117,16 @@ def _of_table(status: TableStatus, waiting: int, gone: Sequence[str]) -> Iterato
     if status.warnings:
         yield Finding("warning", table, status.warning_text)
     if status.slower:
-        do = f"`lake-assets explain {table}` says how it is computed, `lake-assets costs` what its steps use"
-        yield Finding("slower", table, status.slower, do)
+        yield Finding("slower", table, status.slower, _after_slowdown(table))
     notes = (status.redeclared, *status.renamed, *(claim.text for claim in status.claims))
     for text in (*notes, *(f"the dump {name} is skipped: {why}" for name, why in status.skipped_dumps.items())):
         if text:
             yield Finding("notice", table, without_values(text))
+
+
+def _after_slowdown(table: str) -> str:
+    do = "`lake-assets costs` says what its steps use"
+    return do if table.startswith(_OF_STREAMS) else f"`lake-assets explain {table}` says how it is computed, {do}"
 
 
 def _remedy(text: str) -> str:

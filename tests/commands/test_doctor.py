@@ -16,7 +16,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
+from lake_assets.errors import CatalogUnavailableError
 from lake_assets.health import machine_checks
 from tests.support.cli import Done
 
@@ -66,6 +67,27 @@ def test_what_is_wrong_comes_with_what_to_do(
     assert "`spark.local.dir` moves" in wrong["disk"]
     assert f"`chmod o-w {tmp_path / 'lake'}`" in wrong["home of the lake"]
     assert f"`lake-assets init --dagster-home {tmp_path / 'home'}`" in wrong["Dagster's settings"]
+
+
+def test_what_cannot_be_looked_at_hides_nothing_else(
+    findings: Callable[..., dict[str, tuple[bool, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise CatalogUnavailableError("the catalog does not answer")
+
+    def unexpected(_: Path) -> str:
+        raise PermissionError("postgresql://me:pl4nted@db refuses")
+
+    file = tmp_path / "pipelines" / "shop" / "defs.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("type: lake_assets.LakePipeline\nattributes:\n  name: shop\n", encoding="utf-8")
+    monkeypatch.setattr(Pipeline, "specs", away)
+    monkeypatch.setattr(machine_checks, "_writable", unexpected)
+    wrong = {w: t for w, (is_well, t) in findings(LAKE_PIPELINES=file.parent.parent).items() if not is_well}
+    assert wrong == {
+        "home of the lake": "PermissionError: postgresql://me:***@db refuses",
+        "sources of shop": "the catalog does not answer",
+    }
 
 
 def test_a_spark_connect_server_is_looked_for(findings: Callable[..., dict[str, tuple[bool, str]]]) -> None:

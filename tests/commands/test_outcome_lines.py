@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -50,3 +51,15 @@ def test_an_error_that_all_tables_have_is_said_once(monkeypatch: pytest.MonkeyPa
     assert text.count("Spark needs Java") == 1
     assert text.count("JavaNotFoundError, as for raw.t") == 2
     assert "ModelError: another one" in text
+
+
+def test_json_has_no_numbers_that_other_programs_cannot_read(capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"a": float("nan"), "b": [float("-inf"), 2**70, 0.1], "c": "NaN\x1b", "d": Outcome("t", "nothing")}
+    printing.print_json(values)
+
+    def refuse(text: str) -> None:
+        raise ValueError(text)
+
+    read = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (read["a"], read["b"], read["c"]) == ("NaN", ["-Infinity", 2**70, 0.1], "NaN\x1b")
+    assert read["d"]["table"] == "t"

@@ -18,6 +18,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import CatalogUnavailableError
 from lake_assets.health.lake_status import LakeStatus, lake_status, quick_status
+from lake_assets.health.late_tables import late_tables
 from lake_assets.health.step_findings import with_steps
 from lake_assets.health.table_rhythm import longest_silence, slowdown, usual_gap
 from lake_assets.health.table_status import TableStatus
@@ -33,7 +34,7 @@ from lake_assets.report.contents import report
 from lake_assets.report.findings import Finding, findings
 from lake_assets.signals.metrics.metric_families import Reading, families
 from lake_assets.tables import leftovers
-from tests.support.signalled_shop import CITIES, ORDERS, Shop, age
+from tests.support.signalled_shop import CITIES, MODEL, ORDERS, Shop, age
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 MONDAY = 1_767_571_200.0  # 2026-01-05, 00:00 UTC
@@ -282,7 +283,7 @@ def test_a_step_that_runs_is_told_and_that_it_takes_far_longer_than_usual(
     assert [(f.kind, f.what) for f in findings([hangs])] == [("late", hangs.overlong.text)]
     values = {
         family.name: sample.value
-        for family in families(Reading(LakeStatus([hangs], {}, []), {}, frozenset(), {}, {}))
+        for family in families(Reading(LakeStatus([hangs], {}, []), frozenset(), {}, {}))
         for sample in family.samples
     }
     assert values["lake_assets_table_step_overlong"] == 1
@@ -353,3 +354,12 @@ def test_a_disk_with_little_room_is_told(shop: Shop, monkeypatch: pytest.MonkeyP
 
 def composed_findings(lake: Lake) -> Sequence[Finding]:
     return report(lake, [], datetime.now(UTC)).findings
+
+
+def test_the_longest_wait_of_a_batch_is_no_target_that_is_missed(shop: Shop) -> None:
+    models = [
+        {**MODEL, "max_wait": "30s"},
+        {**MODEL, "name": "agg.others", "target_lag": "30s"},
+    ]
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "interval": "60s", "models": models}))
+    assert [*late_tables(shop.lake, [pipeline])] == ["agg.others"]

@@ -15,7 +15,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError
-from lake_assets.journal import resource_use, step_journal
+from lake_assets.journal import recent_steps, resource_use, step_journal
 from lake_assets.journal.resource_use import ResourceUse, measured
 from lake_assets.journal.step_journal import TABLE, flush, note, read
 from lake_assets.journal.step_records import StepRecord
@@ -245,3 +245,35 @@ def test_the_records_of_a_run_say_what_its_steps_did(lake: Lake, monkeypatch: py
     (count,) = lake.spark().sql("SELECT count(*) FROM lake_assets.steps WHERE status = 'failed'").first()
     assert count == 1
     assert json.dumps([r.to_row()["sources"] for r in read(lake, HOUR_AGO)])
+
+
+def test_a_journal_that_cannot_be_read_stops_no_forecast(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("a file of the journal")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step_journal, "read", gone)
+        assert recent_steps.recent_steps(plain_lake) == recent_steps.RecentSteps()
+    assert "lake_assets.steps cannot be read: FileNotFoundError: a file of the journal" in caplog.text
+
+
+def test_a_text_that_cannot_be_encoded_keeps_no_record_out_of_the_table(plain_lake: Lake) -> None:
+    for r in (record(1, error="ValueError: half of a pair: \ud83d", not_exact=["\udcff"]), record(2)):
+        note(plain_lake, r)
+    assert flush(plain_lake) == 2
+    first, _ = sorted(read(plain_lake, HOUR_AGO), key=lambda r: r.table)
+    assert (first.error, first.not_exact) == ("ValueError: half of a pair: \\ud83d", ["\\udcff"])
+
+
+def test_a_record_of_a_later_version_is_kept_without_what_is_not_known(plain_lake: Lake) -> None:
+    later = record(1)
+    note(plain_lake, later)
+    file = plain_lake.config.home / "journal" / f"{later.id}.json"
+    file.write_text(json.dumps({**vars(later), "of_tomorrow": 1}), encoding="utf-8")
+    for n, text in enumerate(("[]", "{}", "nothing")):
+        file.with_name(f"{n}.json").write_text(text, encoding="utf-8")
+    assert flush(plain_lake) == 1
+    assert [r.table for r in read(plain_lake, HOUR_AGO)] == ["final.t1"]
+    assert len([*file.parent.glob("*.broken")]) == 3

@@ -12,7 +12,7 @@ import pytest
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, LakeError
 from lake_assets.lake import SparkConfig
-from lake_assets.lake.redaction import hide, hide_in, hide_in_error, secrets_in
+from lake_assets.lake.redaction import hide, hide_in, hide_in_error, secrets_in, without_quoted
 from lake_assets.lake.spark_session import catalog_conf, check_remote
 
 PLANTED = "pl4nted/secret"
@@ -146,3 +146,21 @@ def test_an_error_and_its_causes_are_shown_without_secrets() -> None:
 def test_a_switch_is_no_secret() -> None:
     settings = {"token-refresh-enabled": "true", "rest.token": "s3cr3t"}
     assert list(secrets_in(settings)) == ["s3cr3t"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no such kind: 'v4lue' (3)", "no such kind: '…' (3)"),
+        ("the table's key 'v4lue' occurs twice, can't go on", "the table's key '…' occurs twice, can't go on"),
+        ("the streams' records 'v4lue'", "the streams' records '…'"),
+        ("no such kind: " + repr("O'Brien") + " (3)", "no such kind: '…' (3)"),
+        (f"no such kind: {b'v4lue'!r}, " + repr(b"O'v4lue"), "no such kind: b'…', b'…'"),
+        ("'it's v4lue' and 'v4lue'", "'…' and '…'"),
+        (r"'O\'v4lue' and 'O''v4lue'", "'…' and '…''…'"),
+        ("""a "name" isn't "another" """, """a "name" isn't "another" """),
+        ("'" + "v4lue " * 1_000 + "'", "'…'"),
+    ],
+)  # fmt: skip
+def test_what_may_be_a_value_is_hidden_beside_apostrophes(text: str, expected: str) -> None:
+    assert without_quoted(text) == expected

@@ -43,6 +43,24 @@ def test_a_failure_is_mended_by_the_command_that_its_error_names() -> None:
     assert lost.do == "`lake-assets rebuild agg.p`"
 
 
+def test_advice_names_a_command_that_has_something_to_say_of_the_table() -> None:
+    lost = [
+        status("agg.p", lost=["its history is lost"]),
+        status("raw.p", lost=["its history is lost"]),
+        status("staging.p", lost=["records are missing. Land them again"]),
+    ]
+    assert {f.table: f.do for f in findings(lost)} == {
+        "agg.p": "",
+        "raw.p": "`lake-assets run` with the pipeline's file: its step says what can be done",
+        "staging.p": "",
+    }
+    slower = [status(t, slower="slower since yesterday") for t in ("agg.p", "final.p")]
+    assert [f.do for f in findings(slower)] == [
+        "`lake-assets explain agg.p` says how it is computed, `lake-assets costs` says what its steps use",
+        "`lake-assets costs` says what its steps use",
+    ]
+
+
 def test_a_table_that_is_gone_comes_before_those_that_read_it() -> None:
     rebuild = "`lake-assets rebuild final.p`"
     found = findings(

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -17,16 +18,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.errors import AuditFailedError, CatalogUnavailableError, ConfigError, StorageFullError, WebhookError
+from lake_assets.errors import (
+    AuditFailedError,
+    CatalogUnavailableError,
+    ConfigError,
+    PipelineError,
+    StorageFullError,
+    WebhookError,
+)
 from lake_assets.health.durations import in_words
 from lake_assets.ingest.records.reject_reasons import RejectCounts, RejectReason
 from lake_assets.ingest.staging import exactness
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.service import service_state
 from lake_assets.signals.alerts import alert_conditions, alert_memory
@@ -205,6 +215,17 @@ def test_a_live_source_that_is_not_read(plain_lake: Lake, received: Receiver, mo
     evaluate(lake, [pipeline])
     assert [b["event"] for b in received.bodies] == ["began", "ended", "began"]
     assert received.bodies[-1]["detail"] == "its source is not read: failed: no broker answers"
+    # From now on, files bring the records: nobody has to run the service that the state is of.
+    lake.ensure_namespace(("raw",))
+    lake.catalog.create_table(("raw", "orders"), pa.schema([("a", pa.int64())]), properties={PIPELINE_PROPERTY: "shop"})
+    service_state.write(lake, replace(state, state="ended"))
+    landed = Pipeline(
+        PipelineConfig.model_validate(
+            {"name": "shop", "streams": [{"name": "orders", "format": "debezium", "landing": "landing"}]}
+        )
+    )
+    evaluate(lake, [landed])
+    assert told(received)[3:] == [("ended", "source", "raw.orders")]
 
 
 def test_a_source_that_is_dropped_and_a_disk_with_little_room(
@@ -444,6 +465,77 @@ def test_what_is_looked_at_by_others_stays() -> None:
     assert alerts == {"a": (1.0, 2.0), "b": (1.0, None), "c": (1.0, None), "d": (2.0, None)}
 
 
+def test_an_alert_goes_with_its_table_to_another_pipeline() -> None:
+    condition = Condition("failed", "a", "former", "text")
+    memory = after(Memory(), Found([condition], None), 1.0)
+    nobody = Found([], frozenset({"other"}))
+    assert after(memory, nobody, 2.0).alerts[0].ended is None
+    declares = Found([], frozenset({"other"}), tables=frozenset({"a"}))
+    assert after(memory, declares, 2.0).alerts[0].ended == 2.0
+    # It stands, and its end is seen by whoever looks at the other pipeline, once the table is not declared any more.
+    seen = after(memory, Found([replace(condition, pipeline="other")], frozenset({"other"})), 2.0)
+    assert [a.began for a in seen.alerts] == [1.0]
+    assert after(seen, nobody, 3.0).alerts[0].ended == 3.0
+
+
+def test_a_receiver_that_never_comes_back_fills_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thresholds, "SIGNAL_EVENTS", 3)
+    stands, memory = Condition("lag", "b", "p", "text"), Memory()
+    for n in range(10):
+        memory = after(memory, Found([stands, Condition("failed", "a", "p", str(n))], None), n)
+        memory = after(memory, Found([stands], None), n)
+    assert [a.condition.text for a in memory.alerts] == ["text", "7", "8", "9"]
+
+
+class Unreadable(Pipeline):
+    def specs(self, *_: Any, **__: Any) -> Any:
+        raise PipelineError("two streams declare final.x")
+
+
+def test_a_pipeline_that_cannot_be_read_silences_no_other_one_and_ends_nothing_of_its_own(
+    shop: Shop, received: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Unreadable(PipelineConfig.model_validate({"name": "other"}))
+    shop.fail(ValueError("broken"))
+    evaluate(shop.lake, [other, shop.pipeline], of_all=True)
+    assert told(received) == [("began", "failed", "agg.cities")]
+    assert "pipeline other cannot be read: two streams declare final.x" in caplog.text
+    shop.step()
+    evaluate(shop.lake, [Unreadable(shop.pipeline.config)])
+    assert len(received.bodies) == 1
+    look(shop)
+    assert told(received)[1:] == [("ended", "failed", "agg.cities")]
+
+
+def test_the_lag_of_a_table_that_is_declared_no_longer_is_over(shop: Shop, received: Receiver) -> None:
+    shop.step()
+    shop.order()
+    age(shop.lake.table(ORDERS), 900)
+    look(shop)
+    others = Pipeline(PipelineConfig.model_validate({"name": "others"}))
+    evaluate(shop.lake, [others], of_all=True)
+    assert told(received) == [("began", "lag", "agg.cities")]
+    evaluate(shop.lake, [Pipeline(PipelineConfig.model_validate({"name": "shop"}))])
+    assert told(received)[1:] == [("ended", "lag", "agg.cities")]
+
+
+def test_what_the_journal_tells_stands_while_it_cannot_be_read(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("a file of the journal")
+
+    shop.audits = (Finding("cities_have_names", False, 2, "all rows", ()),)
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "models": [{**MODEL, "audits": [WARNS]}]}))
+    shop.step()
+    evaluate(shop.lake, [pipeline])
+    with monkeypatch.context() as patch:
+        patch.setattr(step_journal, "read", gone)
+        patch.setattr("lake_assets.journal.step_digests._cache", {})
+        evaluate(shop.lake, [pipeline])
+    assert told(received) == [("began", "audit", "agg.cities")]
+
+
 def test_a_broken_memory_is_put_aside(shop: Shop, received: Receiver) -> None:
     shop.fail(ValueError("broken"))
     look(shop)
@@ -460,6 +552,34 @@ def test_an_address_has_to_be_one_of_http(shop: Shop, address: str, monkeypatch:
     with pytest.raises(ConfigError, match=r"signals\.alerts\.webhook") as error:
         look(shop)
     assert not address or address not in str(error.value)
+
+
+def test_an_address_with_a_space_is_an_error_that_does_not_quote_it(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALERTS", f"{received.url}/services/T0 hidden-part")
+    shop.fail(ValueError("broken"))
+    with pytest.raises(WebhookError, match="the receiver is not reached") as error:
+        look(shop)
+    assert "hidden-part" not in str(error.value)
+
+
+def test_a_receiver_that_speaks_another_protocol_is_not_reached(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.fail(ValueError("broken"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("ALERTS", f"http://127.0.0.1:{server.getsockname()[1]}/hook")
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                connection.recv(65_536)
+
+        answering = threading.Thread(target=greet)
+        answering.start()
+        with pytest.raises(WebhookError, match="the receiver is not reached"):
+            look(shop)
+        answering.join()
 
 
 @pytest.fixture

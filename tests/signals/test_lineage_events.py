@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.errors import AuditFailedError
+from lake_assets.errors import AuditFailedError, CatalogUnavailableError
 from lake_assets.journal import step_journal
 from lake_assets.lake import TableId, thresholds
+from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata.row_counts import number, summary_of
 from lake_assets.signals import observers_of
 from lake_assets.signals.lineage.dataset_names import DatasetName, at_location, in_catalog, of_live
@@ -101,6 +102,24 @@ def test_a_long_step_is_told_while_it_runs(shop: Shop, received: Receiver, monke
     assert shop.step().status == "nothing"
     assert flushed(shop.lake)
     assert [e["eventType"] for e in received.bodies] == ["START", "COMPLETE"]
+
+
+def test_the_failure_of_a_step_is_told_although_the_catalog_is_away(
+    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise CatalogUnavailableError("the catalog does not answer")
+
+    shop.step()
+    with monkeypatch.context() as patch:
+        shop.during = lambda: patch.setattr(CachingSqlCatalog, "load_table", away)
+        shop.fail(CatalogUnavailableError("the catalog does not answer"))
+    assert flushed(shop.lake)
+    start, failed = received.bodies[-2:]
+    assert [start["eventType"], failed["eventType"]] == ["START", "FAIL"]
+    assert start["run"]["runId"] == failed["run"]["runId"]
+    assert [d["name"] for d in failed["outputs"]] == [d["name"] for d in start["outputs"]] != []
+    assert "the catalog does not answer" in failed["run"]["facets"]["errorMessage"]["message"]
 
 
 def test_failures_and_interrupts_are_told(shop: Shop, received: Receiver) -> None:

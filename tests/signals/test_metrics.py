@@ -18,11 +18,12 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lake_assets import Lake
-from lake_assets.errors import AuditFailedError, ConfigError
+from lake_assets import Lake, Pipeline
+from lake_assets.errors import AuditFailedError, ConfigError, PipelineError
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import thresholds
+from lake_assets.pipeline import PipelineConfig
 from lake_assets.service import service_state
 from lake_assets.signals.metrics.exporter import registry_of, serve_metrics
 from lake_assets.signals.metrics.step_totals import StepTotals, step_totals
@@ -77,7 +78,7 @@ def test_tables_are_measured(shop: Shop) -> None:
 
 
 def test_a_tables_target_is_a_metric(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lake_assets.signals.metrics.exporter.target_of", lambda spec: 900.0)
+    monkeypatch.setattr("lake_assets.health.lake_status.targets_of", lambda *_: {"agg.cities": 900.0})
     shop.step()
     assert scrape(shop)["table_lag_target_seconds", "agg.cities", "shop"] == 900
 
@@ -131,6 +132,23 @@ def test_counting_survives_commits_of_others_and_a_long_pause(shop: Shop) -> Non
     assert step_totals(shop.lake)["final.t2"].absorbed == 4
     (shop.lake.config.home / "metrics" / "steps.json").write_text("{")
     assert step_totals(shop.lake) == {}
+
+
+def test_a_record_whose_file_outlives_its_commit_is_counted_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    step_totals(shop.lake)
+    step_journal.note(shop.lake, StepRecord("shop", "final.t", "absorbed", time.time(), 1.0, 1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(SystemExit):
+            step_journal.flush(shop.lake)
+    assert [step_totals(shop.lake)["final.t"].absorbed for _ in range(3)] == [1, 1, 1]
+    step_journal.flush(shop.lake)
+    assert step_totals(shop.lake)["final.t"].absorbed == 1
+    # What no longer waits is not remembered, whatever has become of it.
+    assert json.loads((shop.lake.config.home / "metrics" / "steps.json").read_text("utf-8"))["waiting"] == []
 
 
 def test_the_last_step_is_the_one_that_ended_last() -> None:
@@ -194,6 +212,27 @@ def test_a_lake_that_cannot_be_read_is_down(
     assert found[("up",)] == 0
     assert [k for k in found if k[0].startswith("table_")] == []
     assert "pl4nted" not in caplog.text
+
+
+def test_a_pipeline_that_cannot_be_read_hides_no_table(shop: Shop) -> None:
+    class Unreadable(Pipeline):
+        def specs(self, *_: Any, **__: Any) -> Any:
+            raise PipelineError("two streams declare final.x")
+
+    shop.step()
+    other = Unreadable(PipelineConfig.model_validate({"name": "other"}))
+    found = samples(generate_latest(registry_of(shop.lake, [other, shop.pipeline])).decode())
+    assert (found[("up",)], found["table_rows", "agg.cities", "shop"]) == (1, 2)
+
+
+def test_a_source_that_is_declared_no_longer_is_not_measured(shop: Shop) -> None:
+    state = service_state.of_this_process("raw.orders", "x", None)
+    service_state.write(shop.lake, replace(state, state="ended"))
+    assert scrape(shop)["source_reading", "raw.orders"] == 0  # nobody knows who declares it
+    streams = [{"name": "orders", "format": "debezium", "landing": "landing"}]
+    landed = Pipeline(PipelineConfig.model_validate({"name": "shop", "streams": streams}))
+    found = samples(generate_latest(registry_of(shop.lake, [landed])).decode())
+    assert ("source_reading", "raw.orders") not in found
 
 
 def test_a_file_is_written_whole(

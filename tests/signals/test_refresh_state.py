@@ -131,3 +131,13 @@ def test_it_follows_watermarks_that_move_over_commits_without_meaning(plain_lake
     assert carried(table, moved) == refresh_state(lake, expected, "definition", 1.0)
     table.append(pa.table({"n": [2]}))
     assert carried(table) == {}
+
+
+def test_another_form_of_the_draft_stops_no_step(plain_lake: Lake) -> None:
+    plain_lake.ensure_namespace(("agg",))
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    table = plain_lake.catalog.create_table(("agg", "t"), rows.schema)
+    for text in ("no JSON", "[]", '{"sources": []}', '{"source-states": [{"name": "b"}]}'):
+        table.append(rows, snapshot_properties={PROPERTY: text})
+        assert carried(table, MARKS) == {}
+        assert carried(table) == {PROPERTY: text}

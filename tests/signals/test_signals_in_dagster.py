@@ -7,12 +7,14 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.journal import step_journal
+from lake_assets.lake import TableId
 from lake_assets.orchestration.assets import table_asset
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.sensing import sensor
 from lake_assets.orchestration.sensing.sensor import Watch, capture_sensor
 from lake_assets.signals import observers_of
 from lake_assets.signals.lineage.lineage_observer import LineageObserver
+from lake_assets.tables import standing_failures
 from tests.support.http_receiver import Receiver
 from tests.support.signalled_shop import Shop, signalled
 
@@ -43,6 +45,20 @@ def test_a_tick_sends_alerts_whatever_becomes_of_it(
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(Exception, match="no tick"):
         made.evaluate_tick(dg.build_sensor_context(instance=instance))
     assert [b["table"] for b in received.bodies] == ["agg.cities"]
+
+
+def test_a_tick_forgets_the_failures_of_tables_that_are_declared_no_longer(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(plain_lake, monkeypatch)
+    shop.fail(ValueError("broken"))
+    for pipeline in ("shop", "other"):
+        standing_failures.note(
+            plain_lake, TableId.parse(f"agg.former_of_{pipeline}"), pipeline, None, ValueError("broken")
+        )
+    with dg.DagsterInstance.ephemeral() as instance:
+        sensor.tick(dg.build_sensor_context(instance=instance), Watch(shop.pipeline, (shop.spec,), plain_lake.config))
+    assert {*standing_failures.standing(plain_lake)} == {"agg.cities", "agg.former_of_other"}
 
 
 def test_a_tick_without_alerts_opens_no_lake(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from lake_assets.ingest.records.event_rows import SEPARATOR, UNREADABLE
 from lake_assets.ingest.records.rejects import has_closings, open_rows, rejected_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.limited_cache import LimitedCache
+from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.redaction import HIDDEN
 from lake_assets.lake.sensitive_values import SensitiveColumns
 
@@ -68,13 +69,22 @@ class RejectCounts:
 
 
 def reject_counts(lake: LakeBase, raw: TableId) -> RejectCounts:
-    """Return how many records of a raw table are rejected, and why."""
+    """Return how many records of a raw table are rejected, and why.
+
+    Raises:
+        MissingDataFileError, CorruptMetadataError: a file of the table of rejected records cannot be read.
+    """
     table = lake.find(rejected_of(raw))
     if table is None:
         return RejectCounts()
     is_hidden = bool(SensitiveColumns.stored(lake.find(raw)))
     key = str(table.metadata.table_uuid), table.metadata.current_snapshot_id, is_hidden
-    return _counts.get(key) or _counts.put(key, _counted(table, is_hidden))
+    try:
+        return _counts.get(key) or _counts.put(key, _counted(table, is_hidden))
+    except Exception as e:  # of PyIceberg, of PyArrow
+        if (lost := lost_file(table)) is None:
+            raise
+        raise lost from e
 
 
 # By the snapshot of the rejects, and whether the values of their records are hidden.

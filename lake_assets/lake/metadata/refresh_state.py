@@ -61,14 +61,17 @@ def refresh_state(lake: LakeBase, marks: Watermarks, definition: str, began: flo
 def carried(table: Table, marks: Watermarks | None = None) -> dict[str, str]:
     """Return the summary property for a commit that changes no row: that of the commit which wrote the rows.
 
-    There is none if that commit has none, as one of another program.
+    There is none if that commit has none, as one of another program, or one in another form of the draft.
 
     Args:
         marks: the watermarks of the commit, if it moves them over changes of the sources that mean nothing for it.
     """
     for snapshot in ancestors(table):
         if text := summary_of(snapshot).get(PROPERTY):
-            return {PROPERTY: _moved(text, marks) if marks else text}
+            try:
+                return {PROPERTY: _moved(text, marks) if marks else text}
+            except (ValueError, TypeError, LookupError, AttributeError, InvalidNameError):
+                break
         if not (keeps_rows(snapshot) or is_upkeep(snapshot)):
             break
     return {}

@@ -132,6 +132,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         specs = watch.pipeline.specs(lake, alone=False)
         # Tables with an asset are absorbed even if the streams no longer contain them.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
+        watch.pipeline.forget_former(lake, specs)
         now = time.time() if now is None else now
         pending = scan(lake, specs, _steps(watch, specs), now)
         pending += _unmarked(context.instance, lake, watch, {table.work.table for table in pending})

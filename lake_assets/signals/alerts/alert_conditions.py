@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lake_assets.health.durations import in_words
-from lake_assets.health.lake_status import NEVER_READ, little_room, quick_status
+from lake_assets.health.lake_status import declared, little_room, quick_status
 from lake_assets.health.table_lag import lag_of, target_of
 from lake_assets.health.table_status import TableStatus, reasons_text
 from lake_assets.journal.recent_steps import record_counts
@@ -16,11 +17,10 @@ from lake_assets.lake.redaction import without_quoted
 from lake_assets.lake.signal_settings import AlertKind
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.service import service_state
-from lake_assets.service.live_service import live_among
 from lake_assets.signals.error_text import error_text
 from lake_assets.tables.standing_failures import standing
 
+log = logging.getLogger(__name__)
 _HELD = "AuditFailedError"
 # A line of its text, which begins with the name of an audit.
 _AUDIT = re.compile(r"(?m)^- ([^:\n]+):")
@@ -74,11 +74,24 @@ class Found:
         conditions: what is wrong.
         pipelines: the pipelines whose tables were looked at; None: all.
         unknown: keys of conditions of which it is not known whether they hold.
+        unread: pipelines whose declarations cannot be read: of their tables, it is not known what has ended.
+        tables: the tables that were looked at because a pipeline declares them: another one may have filled them.
     """
 
     conditions: Sequence[Condition]
     pipelines: frozenset[str] | None
     unknown: frozenset[tuple[str, str]] = field(default_factory=frozenset[tuple[str, str]])
+    unread: frozenset[str] = field(default_factory=frozenset[str])
+    tables: frozenset[str] = field(default_factory=frozenset[str])
+
+    def is_about(self, condition: Condition) -> bool:
+        """Whether the table of a condition was looked at."""
+        is_of_pipeline = self.pipelines is None or condition.pipeline in self.pipelines
+        return is_of_pipeline or condition.table in self.tables
+
+    def has_ended(self, condition: Condition) -> bool:
+        """Whether a condition that is not among these is known not to hold."""
+        return self.is_about(condition) and condition.key not in self.unknown and condition.pipeline not in self.unread
 
 
 def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *, of_all: bool = False) -> Found:
@@ -88,31 +101,49 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         of_all: whether to look at the tables of other pipelines too, as far as that is possible without declarations.
     """
     lake = lake.glance()
-    specs = {str(s.table): s for p in pipelines for s in p.specs(lake, alone=False)}
-    tables = {t.table: t for t in quick_status(lake, list(specs.values()))}
-    names = None if of_all else frozenset(p.name for p in pipelines)
-    found = [
-        c
-        for c in (
-            *_failures(lake),
-            *_lost_sources(tables),
-            *_killed(tables),
-            *_disks(lake, pipelines),
-            *_lags(tables, specs, limits),
-            *_rejects(lake, tables, limits),
-            *_inexact(tables),
-            *_sources(lake, tables, specs),
-            *_silences(tables, specs),
-            *_warnings(tables),
-        )
-        if c.kind in limits.kinds and (names is None or c.pipeline in names)
-    ]
-    # Another process may know the declaration.
-    unknown = {(kind, t) for t in tables if t not in specs for kind in ("lag", "silent")}
-    unknown |= {
-        (kind, t.table) for t in tables.values() if t.error for kind in ("lag", "not_exact", "rejected", "silent")
-    }
-    return Found(found, names, frozenset(unknown))
+    found, unread = declared(lake, pipelines)
+    for name, error in unread.items():
+        log.warning("alerts: the declaration of pipeline %s cannot be read: %s", name, lake.config.hidden(error))
+    specs = {str(s.table): s for s in found}
+    tables = {t.table: t for t in quick_status(lake, found)}
+    names = frozenset(p.name for p in pipelines)
+    nothing = Found(
+        (), None if of_all else names, _unknown(tables, specs, names - unread.keys()), frozenset(unread),
+        frozenset(specs),
+    )  # fmt: skip
+    wrong = (
+        *_failures(lake),
+        *_lost_sources(tables),
+        *_killed(tables),
+        *_disks(lake, pipelines),
+        *_lags(tables, specs, limits),
+        *_rejects(lake, tables, limits),
+        *_inexact(tables),
+        *_sources(lake, tables),
+        *_silences(tables, specs),
+        *_warnings(tables),
+    )
+    return replace(nothing, conditions=[c for c in wrong if c.kind in limits.kinds and nothing.is_about(c)])
+
+
+def _unknown(
+    tables: Mapping[str, TableStatus], specs: Mapping[str, Spec], read: Collection[str]
+) -> frozenset[tuple[str, str]]:
+    """Return the keys of conditions of which nobody can tell whether they hold.
+
+    Args:
+        read: the pipelines whose declarations are known: what they no longer declare is expected by nobody.
+    """
+    found = {(kind, t) for t in tables if t not in specs and tables[t].pipeline not in read for kind in _EXPECTED}
+    found |= {(kind, t) for t in tables if tables[t].error for kind in _MEASURED}
+    found |= {(kind, t) for t in tables if not tables[t].steps_known for kind in _OF_JOURNAL}
+    return frozenset(found)
+
+
+# What only a declaration tells, what the metadata of a table tell, and what the journal tells.
+_EXPECTED: Sequence[AlertKind] = ("lag", "silent")
+_MEASURED: Sequence[AlertKind] = ("lag", "not_exact", "rejected", "silent")
+_OF_JOURNAL: Sequence[AlertKind] = ("lag", "silent", "rejected", "audit")
 
 
 def conditions_without_tables(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits) -> Found:
@@ -212,16 +243,11 @@ def _inexact(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
             yield Condition("not_exact", name, table.pipeline, f"{without_quoted(table.not_exact[0])}{more}")
 
 
-def _sources(lake: LakeBase, tables: Mapping[str, TableStatus], specs: Mapping[str, Spec]) -> Iterator[Condition]:
-    states = service_state.of_all(lake)
-    live = {str(s.table): s.pipeline for s in live_among(specs.values())}
-    for name in sorted({*states, *live}):
-        state, table = states.get(name), tables.get(name)
-        pipeline = live.get(name) or (table.pipeline if table else "")
-        if state is None:
-            yield Condition("source", name, pipeline, f"its source is not read: {NEVER_READ}")
-        elif not state.is_well:
-            yield Condition("source", name, pipeline, error_text(lake, f"its source is not read: {state.text}"))
+def _sources(lake: LakeBase, tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
+    for name, table in tables.items():
+        if table.source_fails:
+            text = error_text(lake, f"its source is not read: {table.source}")
+            yield Condition("source", name, table.pipeline, text)
 
 
 def _percents(share: float, limit: float) -> tuple[str, str]:

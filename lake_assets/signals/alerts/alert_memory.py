@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, thresholds
 from lake_assets.runtime.private_files import write_private
 from lake_assets.signals import file_lock
 from lake_assets.signals.alerts.alert_conditions import Condition, Found
@@ -57,13 +57,23 @@ def after(memory: Memory, found: Found, now: float) -> Memory:
     kept: list[Alert] = []
     for alert in memory.alerts:
         condition = alert.condition
-        is_seen = found.pipelines is None or condition.pipeline in found.pipelines
-        if alert.ended is None and condition.key in holds:
-            del holds[condition.key]
-        elif alert.ended is None and is_seen and condition.key not in found.unknown:
+        if alert.ended is None and (still := holds.pop(condition.key, None)) is not None:
+            # A table or a disk may be another pipeline's now, whose looks see its end.
+            alert = replace(alert, condition=replace(condition, pipeline=still.pipeline))
+        elif alert.ended is None and found.has_ended(condition):
             alert = replace(alert, ended=now)
         kept.append(alert)
-    return replace(memory, alerts=[*kept, *(Alert(c, now) for c in holds.values())])
+    return replace(memory, alerts=[*_few(kept), *(Alert(c, now) for c in holds.values())])
+
+
+def _few(alerts: Sequence[Alert]) -> list[Alert]:
+    """Return the alerts without the oldest of those that are over before anybody was told: a receiver may be away for
+    ever."""
+    over = [a.id for a in alerts if a.ended is not None and not a.is_told]
+    dropped = frozenset(over[: -thresholds.SIGNAL_EVENTS])
+    if dropped:
+        log.warning("alerts: the %d oldest that nobody was told of, and that are over, are dropped", len(dropped))
+    return [a for a in alerts if a.id not in dropped]
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -101,7 +102,8 @@ def post(lake: LakeBase, url: str, content: dict[str, Any], seconds: float) -> N
     except urllib.error.HTTPError as e:
         with e:
             raise WebhookError(f"the receiver answers {e.code} {e.reason}") from None
-    except (OSError, ValueError) as e:  # the network; an address that cannot be one
+    # The network; an address that cannot be one, whose error quotes it; an answer that is not HTTP.
+    except (OSError, ValueError, http.client.HTTPException) as e:
         raise WebhookError(lake.config.hidden(f"the receiver is not reached: {e}")) from None
 
 

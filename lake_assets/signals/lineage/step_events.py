@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from lake_assets.signals.lineage.dataset_names import of_landing, of_live
 from lake_assets.signals.lineage.producer import PRODUCER, VERSION, ours, version_of
 from lake_assets.tables.audits.audit_evaluation import Finding
 
+log = logging.getLogger(__name__)
 _DAGSTER = "dagster "
 
 
@@ -34,12 +36,14 @@ class StepEvents:
     def __init__(self, step: ObservedStep, namespace: str) -> None:
         self._step, self._namespace = step, namespace
         self._lake = step.lake.glance()
+        self._named: tuple[list[OutputDataset], list[InputDataset]] = [], []
 
     def began(self) -> RunEvent:
         """Return the event of a step that begins: its datasets have names alone, and the next event tells more."""
         lake, spec = self._lake, self._step.spec
         inputs = [*(named_input(lake, t) for t in self._tables), *self._others()]
-        return self._event(RunState.START, self._step.started_at, [named_output(lake, spec.table)], inputs)
+        self._named = [named_output(lake, spec.table)], inputs
+        return self._event(RunState.START, self._step.started_at, *self._named)
 
     def ended(self, end: StepEnd, at: float) -> RunEvent:
         """Return the event of how the step has ended.
@@ -48,15 +52,15 @@ class StepEvents:
             at: when, in seconds since 1970, if there is no record that says so.
         """
         record, self._lake = end.record, end.seen or self._step.lake.glance()
-        output = output_of(self._lake, self._step.spec, record)
-        inputs, at = self._inputs(record), record.ended_at if record else at
+        outputs, inputs = self._datasets(record)
+        at = record.ended_at if record else at
         if end.error is None:
-            return self._event(RunState.COMPLETE, at, [output], inputs)
+            return self._event(RunState.COMPLETE, at, outputs, inputs)
         if not isinstance(end.error, Exception):
-            return self._event(RunState.ABORT, at, [output], inputs)
+            return self._event(RunState.ABORT, at, outputs, inputs)
         text = error_text(self._step.lake, f"{type(end.error).__name__}: {end.error}")
         failed: dict[str, RunFacet] = {"errorMessage": ours(error_message_run.ErrorMessageRunFacet(text, "PYTHON"))}
-        return self._event(RunState.FAIL, at, [output], inputs, failed)
+        return self._event(RunState.FAIL, at, outputs, inputs, failed)
 
     def audited(self, end: StepEnd, at: float) -> list[RunEvent]:
         """Return the events of the step's audits: a job of their own, which reads the table; none without audits.
@@ -116,6 +120,15 @@ class StepEvents:
     def _tables(self) -> list[TableId]:
         """The tables that the step reads."""
         return list(dict.fromkeys((*self._step.spec.sources, *lookups_of(self._step.spec))))
+
+    def _datasets(self, record: StepRecord | None) -> tuple[list[OutputDataset], list[InputDataset]]:
+        """Return what the step writes and reads; as START has it, if the tables cannot be read, for which it may have
+        failed."""
+        try:
+            return [output_of(self._lake, self._step.spec, record)], self._inputs(record)
+        except Exception as e:  # of the catalog, of the store, of broken metadata
+            log.info("the event of %s tells less: %s", self._job_name, type(e).__name__)
+            return self._named
 
     def _inputs(self, record: StepRecord | None) -> list[InputDataset]:
         """Return what the step reads; with the snapshots up to which it has absorbed its sources, once it has."""

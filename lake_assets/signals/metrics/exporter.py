@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 
 from lake_assets.errors import ConfigError
 from lake_assets.health.lake_status import lake_status
-from lake_assets.health.table_lag import target_of
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.pipeline import Pipeline
 from lake_assets.service import service_state
@@ -63,13 +62,13 @@ class LakeCollector(Collector):
 
 def reading_of(lake: LakeBase, pipelines: Sequence[Pipeline]) -> Reading:
     """Read what the metrics are made of: metadata, notes and the journal."""
-    targets = {str(s.table): target_of(s) for p in pipelines for s in p.specs(lake, alone=False)}
+    status = lake_status(lake, pipelines)
+    live = {t.table for t in status.tables if t.source}
     return Reading(
-        lake_status(lake, pipelines),
-        {table: target for table, target in targets.items() if target is not None},
+        status,
         frozenset(t for t, f in standing(lake).items() if f.error.startswith("AuditFailedError")),
         step_totals(lake),
-        service_state.of_all(lake),
+        {raw: state for raw, state in service_state.of_all(lake).items() if raw in live},
     )
 
 

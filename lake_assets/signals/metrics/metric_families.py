@@ -25,13 +25,11 @@ class Reading:
     """What the metrics are made of.
 
     Attributes:
-        targets: the declared lag of tables that have one.
         held: tables of which a batch is held back by an audit.
         sources: the state of the services of live sources, by raw table.
     """
 
     status: LakeStatus
-    targets: Mapping[str, float]
     held: frozenset[str]
     steps: Mapping[str, StepTotals]
     sources: Mapping[str, StreamState]
@@ -57,7 +55,7 @@ _GAUGES: Mapping[str, tuple[str, _Value]] = {
     ),
     "table_lag_target_seconds": (
         "Lag that the table is declared to have at most.",
-        lambda t, r: r.targets.get(t.table),
+        lambda t, _: t.target_lag,
     ),
     "table_pending_snapshots": (
         "Snapshots of its sources that the table has not absorbed.",

@@ -92,7 +92,7 @@ class _Counted:
     Attributes:
         tables: the totals.
         uuid, snapshot: the journal's table, and its last snapshot that was read; None: it had none.
-        waiting: ids of records that were counted before they were in the table.
+        waiting: ids of records that were counted while they waited.
     """
 
     tables: Mapping[str, StepTotals]
@@ -122,13 +122,13 @@ def _counted(before: _Counted | None, waiting: Sequence[StepRecord], table: Tabl
         return _Counted({}, uuid, head, [r.id for r in waiting])
     seen = set(before.waiting)
     new = _since(lake, table, before, uuid)
-    arrived = {r.id for r in new}
     fresh = [r for r in (*new, *waiting) if r.id not in seen]
     tables = dict(before.tables)
     for record in {r.id: r for r in fresh}.values():
         tables[record.table] = tables.get(record.table, StepTotals(record.pipeline)).with_step(record)
-    # Ids are kept until their records are in the table.
-    return _Counted(tables, uuid, head, sorted((seen | {r.id for r in waiting}) - arrived))
+    # Ids are kept for as long as their records wait, also if these are in the table: a process may have been killed
+    # before it deleted their files. What no longer waits is in commits up to `head`, which are never read again.
+    return _Counted(tables, uuid, head, sorted(r.id for r in waiting))
 
 
 def _since(lake: LakeBase, table: Table | None, before: _Counted, uuid: str | None) -> list[StepRecord]:
