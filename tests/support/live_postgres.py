@@ -165,10 +165,7 @@ class Live:
         return service_state.read(self.lake, RAW)
 
     def wait(self, what: str, is_so: Callable[[], Any], seconds: float = thresholds.LIVE_SNAPSHOT_SECONDS + 120) -> Any:
-        """Return what is found as soon as something is; the service has to be there.
-
-        Now and then Debezium does not begin a snapshot, and the service asks it again after `LIVE_SNAPSHOT_SECONDS`.
-        """
+        """Return what is found as soon as something is; the service has to be there."""
         until = time.monotonic() + seconds
         while not (found := is_so()):
             assert time.monotonic() < until, f"no {what}: {self.state}\n{self.log[-3000:]}"
