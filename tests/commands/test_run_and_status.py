@@ -81,7 +81,7 @@ def test_run_tells_of_rejected_records_and_status_of_what_waits(
     assert {t: s["upstream"] for t, s in statuses(call).items() if s["upstream"]} == {}
     assert set(behind(call).values()) == {"up to date"}
     out = call("status").out
-    assert "staging.items: not exact: 3 records are rejected" in out
+    assert "staging.items, final.items: not exact: 3 records are rejected" in out
     # Two could be about any table.
     why = 'n does not fit int (3); not JSON (1); expected an object with "changeType" (1)'
     assert f"raw.events: 5 records of this stream are rejected: {why} (`lake-assets rejected`)" in out

@@ -56,6 +56,7 @@ def _state(lake: Lake, table: str) -> dict[str, Any]:
     return json.loads(summary_of(newest(lake, table))[PROPERTY])
 
 
+@pytest.mark.long
 def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
     lake.config = lake.config.model_copy(update={"signals": SignalSettings(refresh_state=True)})
     people, began = People(lake, CITIES, AGES, SEEN), time.time()
