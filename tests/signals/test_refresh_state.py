@@ -8,6 +8,7 @@ import time
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 
 from lake_assets import Lake
 from lake_assets.lake import TableId
