@@ -68,8 +68,8 @@ class Watch:
         assert now & self.rows, "every row differs"
         sql = f"SELECT * FROM {lake.sql_name(self.table)} WHERE _last_updated_sequence_number > {self.sequence}"
         written = Counter(tuple(r) for r in spark.sql(sql).collect())
-        # Of rows that have fewer copies now, those that stay are written again.
-        assert come <= written <= come + Counter({r: now[r] for r in gone}), self.table
+        # Where some rows have fewer copies now, all copies of a row that has more or fewer are written again.
+        assert come <= written <= Counter({r: now[r] for r in (*come, *gone)}), self.table
         with lake.capture(self.table, start=self.head) as captured:
             feed = captured.feed(spark)
             images = [(r["_change_type"], tuple(r[c] for c in spark.table(lake.sql_name(self.table)).columns))
