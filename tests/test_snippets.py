@@ -53,6 +53,10 @@ NOT_EXECUTED: dict[str | tuple[str, str], str] = {
         "mv /data/lake /big/lake",
     ): "as in tests/lake/test_moved_lake.py, with folders of the test",
     ("docs/how-to/containers.md", "FROM python:3.11-slim-trixie"): UNTESTED,
+    (
+        "docs/how-to/production.md",
+        "* * * * * cd /srv/my-shop && flock -n -E 0 .lake/cron.lock /srv/venv/bin/lake-assets run >> .lake/cron.log 2>&1",
+    ): ELSEWHERE,
     ("docs/clusters.md", "sbin/start-connect-server.sh \\"): ELSEWHERE,
     ("docs/clusters.md", "export HADOOP_CONF_DIR=/etc/hadoop/conf"): ELSEWHERE,
     ("docs/dagster.md", '@dg.asset(deps=[dg.AssetKey(["final", "users"])], required_resource_keys={"pyspark"})'): PART,

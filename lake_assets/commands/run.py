@@ -28,6 +28,7 @@ from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake.names import nearest_table
 from lake_assets.lake.sensitive_values import shown
 from lake_assets.pipeline import Pipeline
+from lake_assets.report.amounts import plural
 from lake_assets.tables.outcome import Outcome
 from lake_assets.upkeep.attend import attend_after_run
 
@@ -135,8 +136,9 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     counts = Counter(last.values())
     parts = [f"{counts[status]} {text}" for status, text in words.items() if counts[status]]
     rejected = sum(o.rejected for o in outcomes)
-    records = "no record rejected" if not rejected else f"{rejected:,} record{'s' if rejected > 1 else ''} rejected"
-    return f"{len(last)} tables: {', '.join(parts) or 'none'}; {records}; {sum(o.seconds for o in outcomes):.1f} s"
+    records = "no record rejected" if not rejected else f"{plural(rejected, 'record')} rejected"
+    seconds = sum(o.seconds for o in outcomes)
+    return f"{plural(len(last), 'table')}: {', '.join(parts) or 'none'}; {records}; {seconds:.1f} s"
 
 
 def _shown(outcome: Outcome, *, with_values: bool) -> Outcome:

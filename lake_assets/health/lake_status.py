@@ -115,7 +115,7 @@ def with_failures(lake: LakeBase, tables: Sequence[TableStatus]) -> list[TableSt
     known = {t.table for t in tables}
     missing = [TableStatus(f.table, f.pipeline, None, {}, {}, 0.0, None) for t, f in failures.items() if t not in known]
     return [
-        replace(t, failure=_failure_text(failure), retry=_retry_command(failure)) if failure else t
+        replace(t, failure=_failure_text(failure), retry=retry_command(failure)) if failure else t
         for t in (*tables, *missing)
         for failure in (failures.get(t.table),)
     ]
@@ -135,7 +135,8 @@ def _unrouted_text(raw: TableStatus, tables: Sequence[TableStatus]) -> str:
     names = [t for t in fed if t != raw.table]
     shown = ", ".join(names[: thresholds.REPORT_NAMES])
     more = len(names) - thresholds.REPORT_NAMES
-    where = f" of {shown}{f' and {more} more tables' if more > 0 else ''}" if names else ""
+    more_tables = f" and {more} more table{'s' * (more > 1)}" if more > 0 else ""
+    where = f" of {shown}{more_tables}" if names else ""
     count = sum(r.records for r in raw.unrouted)
     records = (
         "1 rejected record does not say which table it is"
@@ -220,12 +221,12 @@ def _is_own(lake: LakeBase, table: TableId, *, unread: bool) -> bool:
 
 def _failure_text(failure: Failure) -> str:
     """Return when and why the last step of a table failed, and the command that tries again."""
-    command = _retry_command(failure)
+    command = retry_command(failure)
     then = f"\nThen `{command}` tries again" if command else ""
     return f"failed at {datetime.fromtimestamp(failure.at, UTC):%Y-%m-%d %H:%M:%S} UTC: {failure.error}{then}"
 
 
-def _retry_command(failure: Failure) -> str | None:
+def retry_command(failure: Failure) -> str | None:
     """Return the command that tries again; None if the pipeline's file is unknown, or the error has another remedy.
 
     It runs the whole pipeline: a correction may be upstream.

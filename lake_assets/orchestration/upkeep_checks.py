@@ -19,6 +19,7 @@ from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.report.amounts import plural
 from lake_assets.upkeep.attend import TableUpkeep, attend, due_tables, look
 from lake_assets.upkeep.attended import Attended
 from lake_assets.upkeep.upkept_tables import policies
@@ -161,7 +162,7 @@ def upkeep_tick(
             lake.catalog.close()
     tables = list(dict.fromkeys(_responsible(t, specs) for t in due))
     if not tables:
-        return dg.SkipReason("; ".join(reasons) or f"nothing is due for {len(wanted)} tables")
+        return dg.SkipReason("; ".join(reasons) or f"nothing is due for {plural(len(wanted), 'table')}")
     return dg.RunRequest(
         asset_check_keys=[dg.AssetCheckKey(asset_key(t), UPKEEP_CHECK) for t in tables],
         tags={"lake_assets/tables": str(len(tables))},

@@ -51,8 +51,8 @@ from tests.support.processes import ROOT
 from tests.support.signalled_shop import CITIES, MODEL, ORDERS, Shop, age, signalled
 
 FIELDS = {
-    "schema", "text", "event", "id", "kind", "lake", "pipeline", "table", "detail", "value", "limit", "began_at",
-    "ended_at", "seconds",
+    "schema", "text", "event", "id", "kind", "lake", "host", "home", "pipeline", "table", "detail", "value", "limit",
+    "began_at", "ended_at", "seconds",
 }  # fmt: skip
 WARNS = {"name": "cities_have_names", "sql": "SELECT * FROM {table} WHERE city IS NULL", "severity": "warn"}
 
@@ -81,7 +81,9 @@ def test_a_failure_is_told_at_the_end_of_a_run_and_its_end_at_the_end_of_another
     assert began.keys() == FIELDS
     assert (began["schema"], began["event"], began["kind"]) == (1, "began", "failed")
     assert (began["table"], began["pipeline"], began["lake"]) == ("agg.cities", "shop", "lake")
-    assert began["text"] == "agg.cities failed: ValueError: no such city"
+    where = f"(pipeline shop; {socket.gethostname()}:{shop.lake.config.home})"
+    assert began["text"] == f"agg.cities failed: ValueError: no such city {where}"
+    assert (began["host"], began["home"]) == (socket.gethostname(), str(shop.lake.config.home))
     assert (began["detail"], began["ended_at"], began["seconds"]) == ("ValueError: no such city", None, None)
     assert abs(datetime.fromisoformat(began["began_at"]).timestamp() - time.time()) < 60
     shop.error = None
@@ -90,7 +92,7 @@ def test_a_failure_is_told_at_the_end_of_a_run_and_its_end_at_the_end_of_another
     _, ended = received.bodies
     assert (ended["event"], ended["id"]) == ("ended", began["id"])
     assert ended["seconds"] >= 0
-    assert re.fullmatch(r"over after \d+ s: agg\.cities failed: ValueError: no such city", ended["text"])
+    assert re.fullmatch(rf"over after \d+ s: {re.escape(began['text'])}", ended["text"])
     assert received.paths == ["/services/T0/hidden-part"] * 2
     assert "r0w-value" not in received.text
 

@@ -207,7 +207,8 @@ class Landed:
 def _most(counts: Mapping[str, int], shown: int = 5) -> str:
     """Return the greatest numbers as text."""
     largest = dict(Counter(counts).most_common(shown))
-    return skipped_text(largest) + (f" and {len(counts) - shown} more tables" if len(counts) > shown else "")
+    more = len(counts) - shown
+    return skipped_text(largest) + (f" and {more} more table{'s' * (more > 1)}" if more > 0 else "")
 
 
 def land(lake: LakeBase, spec: RawSpec) -> Landed:

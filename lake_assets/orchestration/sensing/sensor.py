@@ -54,6 +54,7 @@ from lake_assets.orchestration.sensing.pending_scan import (
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec, after
+from lake_assets.report.amounts import plural
 from lake_assets.signals.alerts.alert_evaluation import try_evaluate
 
 
@@ -145,7 +146,8 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
             context.log.warning(text)
         if not decision.due:
             reasons = [*_held_back(decision), *_collecting(pending), *missing_sources(lake, specs)]
-            return dg.SkipReason("; ".join(reasons) if reasons else f"nothing new: {len(specs)} tables are up to date")
+            current = f"{plural(len(specs), 'table')} {'is' if len(specs) == 1 else 'are'} up to date"
+            return dg.SkipReason("; ".join(reasons) or f"nothing new: {current}")
         for text in config_warnings(context.instance, [pool(s.table) for s in watch.loaded]):
             context.log.warning(text)
         due = {w.table for w in decision.due}

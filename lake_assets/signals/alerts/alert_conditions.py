@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lake_assets.health.durations import in_words
-from lake_assets.health.lake_status import declared, little_room, quick_status
+from lake_assets.health.lake_status import declared, little_room, quick_status, retry_command
 from lake_assets.health.table_lag import lag_of, target_of
 from lake_assets.health.table_status import TableStatus, reasons_text
 from lake_assets.journal.recent_steps import record_counts
@@ -160,7 +160,9 @@ def _failures(lake: LakeBase) -> Iterator[Condition]:
         if failure.error.startswith(_HELD):
             kind, audits = "held", ", ".join(_AUDIT.findall(failure.error))
             text = f"{text.removesuffix(':')}: {audits}" if audits else text.removesuffix(":")
-        yield Condition(kind, failure.table, failure.pipeline, text)
+        command = retry_command(failure)
+        then = f"; after a correction, `{command}` tries again" if command else ""
+        yield Condition(kind, failure.table, failure.pipeline, f"{text}{then}")
 
 
 def _lost_sources(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ _TITLES = {
     "failed": "failed",
     "held": "a batch is held back",
     "lag": "is late",
-    "rejected": "records are rejected",
+    "rejected": "has too many rejects",
     "not_exact": "is not exact",
     "source": "is not fed",
     "silent": "is silent",
@@ -47,9 +48,10 @@ def message(lake: LakeBase, alert: Alert, event: Literal["began", "ended"]) -> d
     ended = alert.ended if event == "ended" else None
     lasted = None if ended is None else max(0.0, ended - alert.began)
     title = f"{condition.table}{':' if condition.kind in ('held', 'audit') else ''} {_TITLES[condition.kind]}"
-    text = (
-        f"{title}: {condition.text}" if lasted is None else f"over after {in_words(lasted)}: {title}: {condition.text}"
-    )
+    over = "" if lasted is None else f"over after {in_words(lasted)}: "
+    host, home = socket.gethostname(), str(lake.config.home)
+    where = f"pipeline {condition.pipeline}; {host}:{home}" if condition.pipeline else f"{host}:{home}"
+    text = f"{over}{title}: {condition.text} ({where})"
     return {
         "schema": 1,
         "text": lake.config.hidden(text),
@@ -57,6 +59,8 @@ def message(lake: LakeBase, alert: Alert, event: Literal["began", "ended"]) -> d
         "id": alert.id,
         "kind": condition.kind,
         "lake": lake.config.name,
+        "host": host,
+        "home": home,
         "pipeline": condition.pipeline,
         "table": condition.table,
         "detail": lake.config.hidden(condition.text),
