@@ -30,6 +30,9 @@ def without_values(lake: LakeBase, specs: Mapping[TableId, Spec], found: RowHist
     return _Hidden(tables, own, events, found.key).history(found)
 
 
+_NOTE = f"{HIDDEN} in a command stands for a sensitive value, so the command finds no row: `--show-sensitive` shows it"
+
+
 @dataclass(frozen=True)
 class _Tables:
     lake: LakeBase
@@ -57,7 +60,7 @@ class _Hidden:
     key: Mapping[str, Any]
 
     def history(self, found: RowHistory) -> RowHistory:
-        return replace(
+        hidden = replace(
             found,
             key=self.own.row(found.key),
             matches=tuple(_source_row(m, self.own) for m in found.matches),
@@ -67,6 +70,7 @@ class _Hidden:
             events_command=self._text(_command(found.events_command, self.own | self.events)),
             notes=tuple(map(self._text, found.notes)),
         )
+        return replace(hidden, notes=(*hidden.notes, _NOTE)) if _has_hidden_commands(hidden) else hidden
 
     def _version(self, version: RowVersion) -> RowVersion:
         return replace(
@@ -115,6 +119,12 @@ def _source_row(row: SourceRow, columns: SensitiveColumns) -> SourceRow:
 def _change(change: Change, columns: SensitiveColumns) -> Change:
     before, after = (None if row is None else columns.row(row) for row in (change.before, change.after))
     return replace(change, before=before, after=after)
+
+
+def _has_hidden_commands(found: RowHistory) -> bool:
+    sources = [s for v in found.versions for s in v.sources]
+    rows = [*found.matches, *(r for s in sources for r in (*s.changed, *s.others))]
+    return any(f"={HIDDEN}" in c for c in (found.events_command, *(r.command for r in rows)))
 
 
 def _command(command: str, columns: SensitiveColumns) -> str:

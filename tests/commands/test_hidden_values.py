@@ -23,6 +23,7 @@ from lake_assets.lake.metadata import table_properties
 from lake_assets.lake.sensitive_values import PROPERTY, SensitiveColumns
 from lake_assets.pipeline.paired_rows import CHANGED
 from lake_assets.report.table_differences import table_differences
+from lake_assets.tables.writing.table_state import KEY_PROPERTY
 from tests.support.cli import Done, caller
 
 VALUE = "zebra-4711@example.org"
@@ -56,6 +57,16 @@ def test_the_history_of_a_row(plain_lake: Lake) -> None:
         assert VALUE not in str(found)
         assert VALUE in str(row_history(plain_lake, [], asked, shows_sensitive=True))
     assert "None" in str(row_history(plain_lake, [], HistoryRequest(name, ["id=2"])).versions[0].changes)
+
+
+def test_commands_with_hidden_values_are_explained(plain_lake: Lake) -> None:
+    plain_lake.ensure_namespace(("agg",))
+    properties = {PROPERTY: '["email"]', KEY_PROPERTY: '["day", "email"]'}
+    rows = pa.table({"day": [1], "email": [VALUE]})
+    plain_lake.catalog.create_table("agg.mails", rows.schema, properties=properties).append(rows)
+    asked = HistoryRequest(TableId.parse("agg.mails"), ["day=1"])
+    assert "--show-sensitive" in row_history(plain_lake, [], asked).notes[-1]
+    assert not row_history(plain_lake, [], asked, shows_sensitive=True).notes
 
 
 def test_captures(plain_lake: Lake, call: Callable[..., Done]) -> None:
