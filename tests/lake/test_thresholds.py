@@ -17,6 +17,7 @@ UNIT = re.compile("ROWS|RECORDS|EVENTS|FILES|BYTES|KEYS|GROUPS|PARTITIONS|MANIFE
 ELSEWHERE = {
     "MAX_ROW_BYTES": "Arrow counts the bytes of a block in 32 bits",
     "_MAX_FOLDER_BYTES": "a limit of file systems",
+    "_LOG_BYTES": "in a layer below the lake's, which knows no lake",
     "_MAX_NAME_BYTES": "a limit of file systems",
     "_ROWS_PER_SECOND": "an estimate that a plan shows",
 }

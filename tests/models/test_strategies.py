@@ -18,6 +18,7 @@ from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.recomputed_ranges import column_expressions, merged
 from lake_assets.tables.writing.table_writer import TableWriter
 from tests.support.model_world import World
+from tests.support.people import People
 from tests.support.schemas import SCHEMAS
 
 
@@ -284,3 +285,24 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
     outcomes = world.run(*models)
     assert {o.error for o in outcomes.values()} == {None}
     assert {o.status for o in world.run(*models).values()} == {"nothing"}
+
+
+@pytest.mark.long
+def test_models_with_maps_follow_their_keys(lake: Lake) -> None:
+    models = [
+        {"name": "agg.ages", "key": ["id"], "sql": "SELECT id, map('age', age) AS m FROM final.people"},
+        {"name": "agg.oldest", "sql": "SELECT city, map('age', max(age)) AS m FROM final.people GROUP BY city"},
+        {
+            "name": "agg.cities",
+            "sql": "SELECT city, map('n', count(*)) AS m, count(*) AS n FROM final.people GROUP BY city",
+        },
+    ]
+    people = People(lake, *models, seed=3)
+    people.land(40)
+    people.run()
+    for _ in range(3):
+        people.land(3)
+        outcomes = people.run()
+        assert not [o for o in outcomes.values() if o.status == "failed"]
+        assert not [o for o in outcomes.values() if str(o.table).startswith("agg.") and o.strategy == "full"]
+        people.check()

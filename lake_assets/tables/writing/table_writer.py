@@ -80,9 +80,12 @@ class TableWriter(BranchWriter):
             self.overwrite(rows.where(FOUND))
             return
         rest = [c for c in self.types if c not in key or self._has_zeros(c)]
+        types = {c: self.types[c] for c in rest}
+        # Rows with values that cannot be compared (maps) are written whether they differ or not.
+        update = Update(values=source_values(rest), compared={} if incomparable(types) else types)
         clauses = [
             Delete(f"s.{quote(FOUND)} IS NULL"),
-            *([Update(values=source_values(rest), compared={c: self.types[c] for c in rest})] if rest else []),
+            *([update] if rest else []),
             insert(list(self.types), when=f"s.{quote(FOUND)}"),
         ]
 
