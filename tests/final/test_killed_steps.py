@@ -171,7 +171,7 @@ def test_a_step_that_is_killed_at_any_point_is_done_again(
     kill_points = kills(Streams(lake, kinds), points, batches, kinds)
     rebuilt = {k for k, at in kill_points.items() if "after CREATE OR" in at}
     merged = set[str]() if by_position else {*kinds} - {"parts", "inserts", "clicks"}
-    assert {k for k, at in kill_points.items() if "after publishing" in at} == {*kinds} - merged
+    assert {k for k, at in kill_points.items() if "after publishing" in at} >= {*kinds} - merged
     assert {k for k, at in kill_points.items() if "after MERGE INTO" in at} == merged
     assert rebuilt == {*REBUILT} & {*kinds}
     assert "parts" not in kinds or "after overwrite" in kill_points["parts"]
