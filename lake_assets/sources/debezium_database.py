@@ -94,7 +94,7 @@ class Database(Protocol):
         ...
 
     def wake(self) -> None:
-        """Let the log tell something, if the connector may wait for that before it reads rows that it is asked for."""
+        """Write to the log if the connector looks at requests for rows only after it has read something new from it."""
         ...
 
     def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[Load | None]:

@@ -54,7 +54,7 @@ class MysqlDatabase:
         self._warned = set[str]()
 
     def wake(self) -> None:
-        """See `Database`: these connectors never wait."""
+        """See `Database`: these connectors look at requests at any time."""
 
     def load(self, tables: Sequence[str], name: str, stop: threading.Event) -> AbstractContextManager[None]:
         """See `Database`."""

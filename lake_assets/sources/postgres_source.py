@@ -66,8 +66,8 @@ class PostgresDatabase:
         return kinds
 
     def wake(self) -> None:
-        """See `Database`: after its start, Debezium first looks for a transaction that it has not read."""
-        # A standby cannot, and a user may not: then a snapshot waits for somebody else's transaction.
+        """See `Database`: after a start, Debezium first searches the log for a transaction that it has not read."""
+        # A standby cannot write, and a user may not: then a snapshot waits for somebody else's transaction.
         with suppress(SourceError, SourceUnavailableError), connected(self.spec) as ask:
             ask("SELECT pg_logical_emit_message(true, 'lake_assets', 'rows are read again')")
 
