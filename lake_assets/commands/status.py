@@ -73,6 +73,8 @@ def _show(lake: Lake) -> None:
         console.print(f"[{colour}]{escape(', '.join(tables))}: {escape(text)}[/]", soft_wrap=True)
     for disk in found.disks:
         console.print(f"[red]{escape(disk.advice)}[/]", soft_wrap=True)
+    if found.erasure:
+        console.print(f"[yellow]{escape(found.erasure)}[/]", soft_wrap=True)
     for text in (
         c.text for t, kept in found.upkeep.items() if t not in {s.table for s in statuses} for c in kept.claims
     ):

@@ -46,6 +46,22 @@ def open_plan(lake: LakeBase) -> ErasePlan | None:
     return None
 
 
+def unfinished(lake: LakeBase) -> str:
+    """Return what is to be done about an erasure that was begun and is not completed; empty: there is none."""
+    try:
+        plan = open_plan(lake)
+    except PermissionError:  # the plan is its owner's alone: others can neither see it nor go on with it
+        return ""
+    except ErasureError as e:
+        return str(e)
+    if plan is None:
+        return ""
+    return (
+        f"the erasure {plan.id} of {plan.table} is not completed: unless its command is running, repeat it with the "
+        f"same keys (they are in {plan_file(lake, plan)})"
+    )
+
+
 def plan_file(lake: LakeBase, plan: ErasePlan) -> Path:
     """Return the file of a plan that is not completed; it has the keys."""
     return _folder(lake) / f"{plan.id}{_PLAN}"

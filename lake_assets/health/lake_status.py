@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from lake_assets.erase.erase_record import unfinished
 from lake_assets.errors import CorruptMetadataError, LakeError, TableNotFoundError
 from lake_assets.health.late_tables import late_tables, targets_of
 from lake_assets.health.step_findings import with_steps
@@ -36,12 +37,14 @@ class LakeStatus:
         upkeep: the upkeep of tables, also of those that no pipeline has filled.
         unread: errors of pipelines that cannot be read, so that it is not known whether declarations have changed.
         disks: disks of this machine with little room.
+        erasure: what is to be done about an erasure that is not completed; empty: there is none.
     """
 
     tables: Sequence[TableStatus]
     upkeep: Mapping[str, UpkeepStatus]
     unread: Sequence[str]
     disks: Sequence[DiskSpace] = ()
+    erasure: str = ""
 
 
 def little_room(lake: LakeBase) -> list[DiskSpace]:
@@ -64,7 +67,7 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
     ]
     tables = with_targets(lake, _with_notes(lake, tables, specs), pipelines)
     tables = with_steps(lake, tables, {str(s.table): s for s in specs})
-    return LakeStatus(tables, kept, list(unread.values()), little_room(lake))
+    return LakeStatus(tables, kept, list(unread.values()), little_room(lake), unfinished(lake))
 
 
 def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus]:

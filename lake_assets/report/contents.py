@@ -23,7 +23,7 @@ from lake_assets.pipeline.table_graph import Spec
 from lake_assets.report.amounts import duration, moment, plural
 from lake_assets.report.charts import Bar, LagChart, day_bars, lag_chart
 from lake_assets.report.cost_sentences import cost_sentences, not_counted
-from lake_assets.report.findings import URGENT, Finding, behind_text, findings, is_late, of_disk, without_values
+from lake_assets.report.findings import URGENT, Finding, behind_text, findings, is_late, of_disk, of_erasure, without_values
 from lake_assets.report.full_steps import Advisor
 from lake_assets.report.graph_layout import LAYERS, Graph, graph
 from lake_assets.report.period import costs_since
@@ -197,7 +197,8 @@ def composed(
     records: dict[str, list[StepRecord]] = defaultdict(list)
     for step in steps:
         records[step.record.table].append(step.record)
-    found = [*broken, *map(of_disk, status.disks), *findings(status.tables)]
+    erasures = [of_erasure(status.erasure)] if status.erasure else []
+    found = [*broken, *map(of_disk, status.disks), *findings(status.tables), *erasures]
     found = [replace(f, what=hidden(f.what)) for f in found]
     # The charts begin with the first step: a lake may be younger than the period.
     first = steps[0].record.started_at if steps else period.start.timestamp()

@@ -60,6 +60,11 @@ def of_disk(disk: DiskSpace) -> Finding:
     return Finding("failing", "the lake", disk.advice)
 
 
+def of_erasure(text: str) -> Finding:
+    """Return what needs attention of an erasure that is not completed."""
+    return Finding("notice", "the lake", text)
+
+
 def is_late(status: TableStatus) -> bool:
     """Whether changes have waited for longer than they may."""
     limit = thresholds.REPORT_LATE_SECONDS if status.target_lag is None else status.target_lag

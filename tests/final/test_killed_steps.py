@@ -170,9 +170,10 @@ def test_a_step_that_is_killed_at_any_point_is_done_again(
         batches = [[e for batch in batches[:-1] for e in batch], batches[-1]]
     kill_points = kills(Streams(lake, kinds), points, batches, kinds)
     rebuilt = {k for k, at in kill_points.items() if "after CREATE OR" in at}
-    merged = set[str]() if by_position else {*kinds} - {"parts", "inserts", "clicks"}
+    merged = {*kinds} - {"parts", "inserts", "clicks"}
     assert {k for k, at in kill_points.items() if "after publishing" in at} >= {*kinds} - merged
     assert {k for k, at in kill_points.items() if "after MERGE INTO" in at} == merged
+    assert {k for k in merged if "after a file by position" in kill_points[k]} == (merged if by_position else set())
     assert rebuilt == {*REBUILT} & {*kinds}
     assert "parts" not in kinds or "after overwrite" in kill_points["parts"]
 
