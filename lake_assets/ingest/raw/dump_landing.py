@@ -263,9 +263,9 @@ class Dumps:
         if found.duplicated:
             some = ", ".join(f"{key} ({plural(n, 'row')})" for key, n in found.duplicates)
             raise DuplicateKeyError(
-                f"in the dump {dump.name}, {found.duplicated:,} keys ({', '.join(self.rules.key.columns)}) have "
-                f"several rows, such as {some}. Nothing of it was landed: deliver it again without them, or declare a "
-                "`key` that identifies each row, or `key: '*'` if rows have none"
+                f"in the dump {dump.name}, several rows have the same key ({', '.join(self.rules.key.columns)}), "
+                f"{plural(found.duplicated, 'key')} in all, such as {some}. Nothing of it was landed: deliver it again "
+                "without them, or declare a `key` that identifies each row, or `key: '*'` if rows have none"
             ).quoting(some)
         if last is None:
             return

@@ -146,7 +146,9 @@ class RawStep(TableStep[RawSpec, Pins]):
         name = str(self.spec.table)
         if not (routed := replay(lake, self.spec)):
             return Outcome(name, "nothing")
-        return Outcome(name, "absorbed", updated=routed, strategy="replay", why=f"{routed} records can be routed now")
+        return Outcome(
+            name, "absorbed", updated=routed, strategy="replay", why=f"{plural(routed, 'record')} can be routed now"
+        )
 
     def lost_file_advice(self, table: TableId) -> str:
         """Return the advice; a ledger is derived from the commits of its raw table."""

@@ -339,17 +339,17 @@ def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: Da
         raise RecordsGoneError(
             f"{spec.table} holds {plural(row['n'], 'event')} whose records {spec.raw} no longer holds: those from "
             f"before {since:%Y-%m-%d} were deleted (`keep_records`). Reading the others again would lose these "
-            "events, so nothing was written. Undo the change of `key`, `types`, `order_by` or `start_position` that it follows. "
-            f"To start from what {spec.raw} holds now, let the connector read the source table again, then drop "
-            f"{spec.table} and run the pipeline"
+            "events, so nothing was written. Undo the change of `key`, `types`, `order_by` or `start_position` that it "
+            f"follows. To start from what {spec.raw} holds now, let the connector read the source table again, then "
+            f"drop {spec.table} and run the pipeline"
         )
     if row["n"]:
         raise RecordsGoneError(
             f"{spec.table} holds {plural(row['n'], 'event')} whose records {spec.raw} no longer holds (positions "
             f"{row['low']} to {row['high']}), so reading all records again would lose them. Nothing was "
-            f"written. Restore these records: run the pipeline if {spec.raw} was rolled back and can land them again, or roll it back to a "
-            "snapshot that has them. If this follows a change of `key`, `types` or `start_position`, undoing the "
-            f"change works as well. To start from the records that {spec.raw} holds now, drop {spec.table} and run the "
+            f"written. Restore these records: run the pipeline if {spec.raw} was rolled back and can land them again, "
+            "or roll it back to a snapshot that has them. If this follows a change of `key`, `types` or `start_position`, "
+            f"undoing the change works as well. To start from the records that {spec.raw} holds now, drop {spec.table} and run the "
             "pipeline"
         )
 
