@@ -72,6 +72,9 @@ def _counted(outcome: Outcome) -> dict[str, Any]:
         "bytes_read": outcome.bytes_read,
         "bytes_written": outcome.bytes_written,
     }
+    if outcome.in_full_cpu_seconds is not None:
+        metadata["core_seconds_in_full"] = round(outcome.in_full_cpu_seconds, 3)
+        metadata["in_full_basis"] = outcome.in_full_basis
     if outcome.lag_seconds is not None:
         metadata["lag_seconds"] = round(outcome.lag_seconds, 1)
     if outcome.windows:
@@ -94,6 +97,7 @@ def of_record(record: StepRecord) -> dict[str, Any]:
                 strategy=record.strategy, why=record.reason, seconds=record.seconds, cpu_seconds=record.cpu_seconds,
                 bytes_read=record.bytes_read, bytes_written=record.bytes_written,
                 files_read=record.files_read, files_written=record.files_written, lag_seconds=record.lag_seconds,
+                in_full_cpu_seconds=record.in_full_cpu_seconds, in_full_basis=record.in_full_basis,
             )
         ),
     }  # fmt: skip

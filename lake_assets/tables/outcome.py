@@ -69,6 +69,8 @@ class Outcome:
         bytes_written, files_written: of the files that the step added to the table.
         lag_seconds: when the step ended, how long ago the oldest change that it absorbed had arrived in the lake; None:
             unknown.
+        in_full_cpu_seconds: an estimate of what computing everything would have used; None: unknown. `in_full_basis`
+            is what it is taken from: this step (`measured`), steps of the `table`, or of the `pipeline`.
         details: anything else worth showing.
         audits: results of the audits, if they were evaluated for written rows.
         error: the message, if it failed.
@@ -94,6 +96,8 @@ class Outcome:
     files_read: int = 0
     files_written: int = 0
     lag_seconds: float | None = None
+    in_full_cpu_seconds: float | None = None
+    in_full_basis: str = ""
 
     @property
     def changed(self) -> int:
