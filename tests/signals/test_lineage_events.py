@@ -98,9 +98,10 @@ def test_a_landing_folder_is_told_with_the_records_of_its_new_files(plain_lake: 
     spec = next(s for s in pipeline.specs(plain_lake) if isinstance(s, RawSpec))
     window = Absorbed(str(spec.landing), None, None, 3, 400, records=50)
     end = StepEnd(outcome=Outcome(str(spec.table), "absorbed", (window,)))
-    (folder,) = StepEvents(ObservedStep(plain_lake, spec, ""), "lake").ended(end, 0.0).inputs or ()
-    facets = folder.inputFacets or {}
-    read = facets["inputStatistics"]
+    inputs = StepEvents(ObservedStep(plain_lake, spec, ""), "lake").ended(end, 0.0).inputs
+    assert inputs
+    assert inputs[0].inputFacets
+    read = inputs[0].inputFacets["inputStatistics"]
     assert isinstance(read, input_statistics_input_dataset.InputStatisticsInputDatasetFacet)
     assert (read.rowCount, read.size, read.fileCount) == (50, 400, 3)
 
