@@ -18,6 +18,7 @@ class Absorbed:
 
     Attributes:
         ranges: by column, the most telling first, its range as text.
+        records: rows in the captured files, among them those that did not change; None: unknown.
     """
 
     source: str
@@ -26,6 +27,7 @@ class Absorbed:
     files: int
     bytes: int
     ranges: dict[str, str] = field(default_factory=dict)
+    records: int | None = None
 
     @classmethod
     def of(cls, source: str, capture: Capture) -> Absorbed:
@@ -38,6 +40,7 @@ class Absorbed:
             len(after),
             sum(f.bytes for f in after),
             {name: range_text(capture.ranges[name]) for name in capture.telling_columns},
+            sum(f.records for f in after),
         )
 
 

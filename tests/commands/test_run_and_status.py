@@ -12,7 +12,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.commands.run import pipeline_note, rejection_note
-from lake_assets.commands.status import notes_of
+from lake_assets.commands.status import behind_column, notes_of
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.health.lake_status import with_upstream
 from lake_assets.health.table_status import TableStatus
@@ -186,6 +186,27 @@ def test_everything_upstream_that_is_behind_is_named() -> None:
         "agg.c": (),
         "final.c": (),
     }
+
+
+def test_the_lag_of_a_table_is_shown_against_its_target() -> None:
+    def status(table: str, behind: float = 0.0, **more: Any) -> TableStatus:
+        return TableStatus(table, "p", 0, {}, {"src.a": int(behind > 0)}, behind, None, **more)
+
+    tables = [
+        status("final.a", 180.0, target_lag=300.0),
+        status("final.kept", target_lag=300.0),
+        status("final.none", 180.0),
+        status("agg.below", upstream=("final.none",), target_lag=600.0),
+        status("agg.other", redeclared="another query", target_lag=600.0),
+    ]
+    others = {t.table: t for t in tables}
+    assert [re.sub(r"\[.*?\]", "", behind_column(t, others)) for t in tables] == [
+        "1 snapshot; 3 min of 5 min",
+        "up to date, target 5 min",
+        "1 snapshot, 180 s",
+        "waits for final.none; 3 min of 10 min",
+        "declared otherwise; target 10 min",
+    ]
 
 
 def test_a_cause_that_tables_share_is_told_once_with_all_of_them() -> None:
