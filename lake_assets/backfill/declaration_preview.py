@@ -1,12 +1,15 @@
 """The preview of a changed declaration: which tables get another meaning, what that recomputes, and who reads them.
 
-It reads metadata only and writes nothing. `preview_aside` computes the tables, and compares their rows.
+It reads metadata and the journal, and writes nothing. `preview_aside` computes the tables, and compares their rows.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from statistics import median
 from typing import Literal
 
@@ -17,7 +20,10 @@ from lake_assets.backfill.table_readers import Reader, Readers
 from lake_assets.errors import LakeError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.jobs.job_spec import JobSpec
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.journal import step_journal
+from lake_assets.journal.step_costs import seconds_in_full
+from lake_assets.journal.step_records import StepRecord
+from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.models.model_spec import ModelSpec
@@ -31,6 +37,7 @@ from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.table_step import ChangedSetting, review_of
 from lake_assets.tables.writing.table_ddl import check_owner_in
 
+log = logging.getLogger(__name__)
 # `follows`: it is declared as before, and reads a table that is computed again.
 Kind = Literal["changed", "new", "follows", "removed"]
 # `rebuild`: all of its rows are computed; `rows`, `keys`, `ranges`: what the differences of its sources touch; `job`:
@@ -42,6 +49,10 @@ _FOLLOWS: Mapping[How, str] = {
     "keys": "computes the keys again that differ",
     "ranges": "computes the ranges again that differ",
 }
+# What an estimate needs of an earlier step.
+_OF_COSTS = (
+    "id", "pipeline", "table", "status", "started_at", "seconds", "cpu_seconds", "strategy", "source_bytes", "sources",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,7 @@ def preview(
     columns: Mapping[TableId, Sequence[str]] | None = None,
     past: Sequence[BackfillRecord] = (),
 ) -> Preview:
-    """Compare a declaration with what the tables of a lake were computed by. Reads metadata only.
+    """Compare a declaration with what the tables of a lake were computed by. Reads metadata and the journal.
 
     Args:
         lake: the lake.
@@ -273,5 +284,30 @@ class _Declared:
             return replace(cost, seconds=rate * rows, basis=what)
         full = next((c for c in past_costs(table) if c.strategy == "full"), None)
         if full is None:
-            return cost
+            return self._as_recorded(spec, cost)
         return replace(cost, seconds=full.seconds * rows / max(full.rows, 1), basis="its last step over all rows")
+
+    def _as_recorded(self, spec: Spec, cost: Cost) -> Cost:
+        """Return a cost with the seconds of the newest step that computed all rows, as far as the journal has one."""
+        step = self._complete.get(str(spec.table))
+        if step is None:
+            return cost
+        # The sources that it counted: it counts no lookups.
+        sources = {str(s["source"]) for s in step.sources}
+        found = [t.current_snapshot() for s in spec.sources if str(s) in sources and (t := self.lake.find(s))]
+        if not found:
+            return cost
+        seconds = seconds_in_full(step, sum(number(summary_of(s), "total-files-size") for s in found))
+        day = datetime.fromtimestamp(step.started_at, UTC).date()
+        return replace(cost, seconds=seconds, basis=f"its step over all rows of {day} (by the size of its sources)")
+
+    @cached_property
+    def _complete(self) -> Mapping[str, StepRecord]:
+        """By table, the newest step that computed all of its rows."""
+        since = datetime.now(UTC) - timedelta(days=thresholds.JOURNAL_DAYS + 1)
+        try:
+            records = step_journal.read(self.lake, since, only_complete=True, fields=_OF_COSTS)
+        except LakeError as e:  # an estimate less
+            log.warning("what earlier steps took is not known: %s", self.lake.config.hidden(str(e)))
+            records = []
+        return {r.table: r for r in records if r.source_bytes}

@@ -20,7 +20,7 @@ def alerts(
     as_json: AsJson = False,
 ) -> None:
     """Print what is wrong now: failed or late tables, audits, rejects, tables that are not exact, unread or silent
-    sources.
+    sources, consumers that have stopped.
 
     Runs and Dagster's sensors post alerts by themselves; `--send` is for cron.
     """

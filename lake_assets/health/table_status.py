@@ -100,7 +100,8 @@ class TableStatus:
         landing: the folder that is watched for files, if it is missing, or no file has ever arrived.
         redeclared: what the next run does because the declaration has changed.
         upkeep: what `lake-assets upkeep` has to do for the table; None: its pipeline or files cannot be read.
-        claims: consumers of the table that are dead, or about to be, and lose their claims to its snapshots.
+        claims: consumers of the table that are dead, or about to be, and lose their claims to its snapshots; and those
+            for which changes have waited for longer than alerts allow.
         history: by source of another program, how long that keeps the snapshot that was absorbed.
         source: of a raw table whose source is read live: how the service that reads it is.
         source_fails: whether that service is not running, or cannot read or land.

@@ -185,9 +185,23 @@ class _Complete(NamedTuple):
         return fixed + max(0.0, self.cpu_seconds - fixed) * factor
 
 
+def seconds_in_full(complete: StepRecord, source_bytes: int) -> float:
+    """Estimate the seconds of computing everything from sources of some size, from a step that has computed everything.
+
+    A first step may have read a part of its sources only, which `max_rows` cut: it counts with what it has read.
+    """
+    read = sum(s["bytes"] for s in complete.sources) if complete.strategy not in COMPLETE else complete.source_bytes
+    factor = _at_least(source_bytes) / _at_least(read or complete.source_bytes)
+    return complete.seconds * min(factor, thresholds.COSTS_SCALED)
+
+
 def _size(record: StepRecord) -> int:
-    """Return the size of the sources, or the size up to which a computation costs the same: see SMALL_INPUT_BYTES."""
-    return max(record.source_bytes, thresholds.SMALL_INPUT_BYTES)
+    return _at_least(record.source_bytes)
+
+
+def _at_least(source_bytes: int) -> int:
+    """Return the size of sources, or the size up to which a computation costs the same: see SMALL_INPUT_BYTES."""
+    return max(source_bytes, thresholds.SMALL_INPUT_BYTES)
 
 
 def _power(size: int) -> int:

@@ -14,7 +14,7 @@ from lake_assets.lake.paths import LocalPath
 from lake_assets.lake.redaction import hide, secrets_in
 from lake_assets.lake.setting_values import seconds_of, share_of
 
-AlertKind = Literal["failed", "held", "lag", "rejected", "not_exact", "source", "silent", "audit", "disk"]
+AlertKind = Literal["failed", "held", "lag", "rejected", "not_exact", "source", "silent", "audit", "disk", "consumer"]
 ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 # A path of fewer characters is no secret, and may occur in any text.
 _SHORT = 8
@@ -133,7 +133,16 @@ class AlertSettings(_Settings):
     rejected: Annotated[str | float, AfterValidator(_shares)] = Field(
         default="1%", description="share of a stream's records of the last day that may be rejected"
     )
+    consumer: _Seconds | None = Field(
+        default=None,
+        description="how long changes may wait for a consumer (1d); default: half of the `dead_after` of upkeep",
+    )
     timeout: _Seconds = Field(default=5.0, description="how long one message may take (5, 5s)")
+
+    @property
+    def consumer_seconds(self) -> float | None:
+        """`consumer` in seconds."""
+        return None if self.consumer is None else seconds_of(self.consumer)
 
     @property
     def lag_seconds(self) -> float | None:

@@ -95,11 +95,12 @@ def look(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None
     )
 
 
-def claims_at(lake: LakeBase, table: TableId, policy: UpkeepPolicy, now: float | None = None) -> Sequence[Claim]:
-    """Return the consumers of a table that are behind; none if it cannot be read."""
-    now = time.time() if now is None else now
-    loaded, record = readable(lake, table), upkeep_records.read(lake, table, now)
-    return [] if loaded is None else claims_of(lake, table, loaded, policy, record, now)
+def claims_at(lake: LakeBase, table: TableId, policy: UpkeepPolicy, *, costs: bool = True) -> Sequence[Claim]:
+    """Return the consumers of a table; none if it cannot be read. `costs` is that of `claims_of`."""
+    loaded, now = readable(lake, table), time.time()
+    if loaded is None or not has_claims(loaded):
+        return []
+    return claims_of(lake, table, loaded, policy, upkeep_records.read(lake, table, now), now, costs=costs)
 
 
 def looked(lake: LakeBase, table: TableId, policy: UpkeepPolicy) -> TableUpkeep | Attended | None:

@@ -83,36 +83,56 @@ class Claim:
         return self.warned is not None and self.loses_at is not None and self.loses_at <= self.at
 
     @property
+    def waited(self) -> float:
+        """For how many seconds changes have waited for it."""
+        return 0.0 if self.since is None else max(0.0, self.at - self.since)
+
+    @property
     def why(self) -> str:
         """Why it is, or is about to be, dead."""
         if self.is_gone:
             return f"{self.consumer}, which has absorbed {self.table}, does not exist any more"
-        days = (self.at - (self.at if self.since is None else self.since)) / 86_400
-        return f"changes of {self.table} have waited for {self.consumer} for {days:.0f} days"
+        hours = self.waited / 3_600
+        waited = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.1f} hours"
+        return f"changes of {self.table} have waited for {self.consumer} for {waited}"
 
     @property
     def text(self) -> str:
         """What people are told."""
+        if not self.is_warning:  # what it keeps is not looked up
+            return f"{self.why}: it keeps the snapshot that it has absorbed{self.prospect}"
         number = f"{self.snapshots} snapshot{'' if self.snapshots == 1 else 's'}"
-        kept = f"it keeps {number} and {self.bytes / 2**20:,.1f} MiB of replaced files"
+        return f"{self.why}: it keeps {number} and {self.bytes / 2**20:,.1f} MiB of replaced files{self.prospect}"
+
+    @property
+    def prospect(self) -> str:
+        """Until when it keeps a snapshot, and what to do: the end of a sentence that says that it does."""
         name = self.tag.removeprefix(source_tags.PREFIX)
         remedy = f'`lake.consumers.remove("{self.table}", "{name}")` ends its claim now'
         if self.loses_at is None:
-            return f"{self.why}: {kept}. {remedy}"
+            return f". {remedy}"
         when = f"{datetime.fromtimestamp(self.loses_at, UTC):%Y-%m-%d %H:%M} UTC"
         stays = "create it again" if self.is_gone else "run it"
         then = "" if self.is_gone else ", after which it does what its `on_gap` says"
-        return f"{self.why}: {kept}, until it loses its claim at {when}{then}. To keep the claim, {stays}; {remedy}"
+        return f", until it loses its claim at {when}{then}. To keep the claim, {stays}; {remedy}"
 
 
 def claims_of(
-    lake: LakeBase, name: TableId, table: Table, policy: UpkeepPolicy, record: TableRecord, now: float
+    lake: LakeBase,
+    name: TableId,
+    table: Table,
+    policy: UpkeepPolicy,
+    record: TableRecord,
+    now: float,
+    *,
+    costs: bool = True,
 ) -> list[Claim]:
     """Return the consumers of a table that are dead, or about to be, or wait; from metadata alone.
 
     Args:
         table: the table, loaded.
         record: what is remembered of the table.
+        costs: whether to find out what they keep, for which manifests are read.
     """
     if now * 1000 < _latest(table) - TOLERANCE_MS:
         return []  # a clock that was set back tells nothing about how long something has waited
@@ -121,7 +141,12 @@ def claims_of(
     found = (_claim(lake, name, table, tag, hashed, record, now) for tag in tags)
     if policy.only_claims_of:
         found = (c for c in found if c is not None and (c.is_gone or c.pipeline in policy.only_claims_of))
-    return [dated(_with_cost(table, c, policy, now), policy) for c in found if c is not None]
+    return [dated(_with_cost(table, c, policy, now) if costs else c, policy) for c in found if c is not None]
+
+
+def warning_age(policy: UpkeepPolicy) -> float | None:
+    """Return how long changes wait for a consumer, in seconds, before people are told; None: for ever."""
+    return None if policy.dead_after is None else policy.dead_after / 2
 
 
 def dated(claim: Claim, policy: UpkeepPolicy) -> Claim:
@@ -258,7 +283,8 @@ def waiting_since(table: Table, snapshot: int, look: Look | None = None) -> floa
 
 def _with_cost(table: Table, claim: Claim, policy: UpkeepPolicy, now: float) -> Claim:
     """Return a claim with what it costs; unknown, that is 0, while it is harmless."""
-    quiet = claim.since is None or policy.dead_after is None or now - claim.since < policy.dead_after / 2
+    age = warning_age(policy)
+    quiet = claim.since is None or age is None or now - claim.since < age
     if quiet and not claim.is_gone:
         return claim
     return replace(claim, snapshots=_kept_alone(table, claim, policy, now), bytes=replaced_bytes(table, claim.snapshot))

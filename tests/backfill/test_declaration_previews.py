@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from lake_assets import Lake, Pipeline
 from lake_assets.backfill.changed_columns import ColumnChange, shared_columns
 from lake_assets.backfill.declaration_preview import preview
 from lake_assets.errors import TableClaimedError
-from lake_assets.lake import TableId
+from lake_assets.journal import step_journal
+from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.metadata.working_copies import REVIEW_PROPERTY
 from lake_assets.models.python.model_inputs import Changes
 from lake_assets.models.python.python_model import model
@@ -28,6 +31,7 @@ from lake_assets.tables import standing_failures
 from tests.support.cli import Done, caller
 from tests.support.declared_tables import store, store_models
 from tests.support.pipeline_files import write_pipeline
+from tests.support.step_records import step
 
 N = {"name": "agg.n", "sql": "SELECT g, sum(n) AS n\nFROM src.t\nGROUP BY g"}
 TOTAL = {"name": "agg.total", "sql": "SELECT sum(n) AS n FROM agg.n"}
@@ -116,6 +120,33 @@ def test_what_changes_what_follows_and_who_reads_it(computed: Lake, plan: Callab
     assert (found["agg.new"]["cost"]["seconds"], found["agg.total"]["cost"]["is_bound"]) == (None, True)
     assert found["agg.other"]["cost"] is None
     assert files(computed) == before
+
+
+@pytest.mark.parametrize("strategy", ["full", "merge"])
+def test_the_time_of_a_table_without_a_backfill_is_that_of_its_newest_step_over_all_rows(
+    computed: Lake, call: Callable[..., Done], tmp_path: Path, strategy: str
+) -> None:
+    edited = declared(tmp_path / "edited", {**ELSEWHERE, "sql": "SELECT min(n) AS n FROM agg.n"}, name="theirs")
+    before = call("plan", edited).out
+    assert "time unknown" in before
+    assert "in an unknown time: agg.elsewhere" in before
+    # The first step of a table reads everything too, of its sources' size what `max_rows` leaves.
+    big = thresholds.SMALL_INPUT_BYTES * 2
+    start, size = (1, 10) if strategy == "full" else (None, big)
+    window = {"source": "agg.n", "start_snapshot": start, "end_snapshot": 2, "files": 1, "bytes": size}
+    complete = step("agg.elsewhere", strategy, cpu=16, of=big if start else 10 * big, ago=200)
+    for record in (
+        replace(complete, sources=[window]),
+        replace(step("agg.elsewhere", "full", cpu=900, of=big, ago=300), sources=[window]),
+        replace(step("agg.elsewhere", "keys", cpu=2, of=big), sources=[{**window, "start_snapshot": 1}]),
+        replace(step("agg.other", "full", cpu=40, of=big), sources=[window]),
+    ):
+        step_journal.note(computed, record)
+    done = call("plan", edited)
+    day = datetime.fromtimestamp(complete.started_at, UTC).date()
+    # A step of 8 s over 64 MiB: sources of up to 32 MiB take half as long.
+    assert f"about 4.0 s, as its step over all rows of {day} (by the size of its sources) took" in done.out
+    assert "estimated in all: 4 s\n" in done.out
 
 
 def test_mistakes_are_those_that_check_finds(computed: Lake, plan: Callable[..., Done], tmp_path: Path) -> None:

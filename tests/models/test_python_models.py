@@ -21,6 +21,7 @@ from tests.support.kills import Points, killed_everywhere
 from tests.support.pipeline_runs import run
 from tests.support.plays import MODELS, History, daily, days, enriched, expected, log, plays, total
 from tests.support.python_models import pipeline, rows_in
+from tests.support.refresh_states import represents, with_refresh_states
 from tests.support.seeds import seeds
 
 
@@ -136,6 +137,7 @@ def test_an_input_that_was_only_compacted_calls_no_function(lake: Lake) -> None:
 
 
 def test_only_rows_that_differ_are_written(lake: Lake) -> None:
+    with_refresh_states(lake)
     history, p = History(lake, 6, "merge-on-read"), pipeline(daily, days, total)
     for _ in range(4):
         history.arrive()
@@ -146,6 +148,7 @@ def test_only_rows_that_differ_are_written(lake: Lake) -> None:
     assert {t: (o.inserted + o.updated, o.deleted) for t, o in run(lake, p).items()} == {
         "agg.daily": (1, 0), "agg.days": (1, 0), "agg.total": (1, 1)
     }  # fmt: skip
+    assert represents(lake, "agg.daily", "src.playback")
 
 
 def test_lookups_trigger_nothing_unless_declared(lake: Lake) -> None:

@@ -31,6 +31,7 @@ from lake_assets.errors import (
     WebhookError,
 )
 from lake_assets.health.durations import in_words
+from lake_assets.health.lake_status import lake_status
 from lake_assets.ingest.records.reject_reasons import RejectCounts, RejectReason
 from lake_assets.ingest.staging import exactness
 from lake_assets.journal import step_journal
@@ -44,6 +45,7 @@ from lake_assets.signals.alerts.alert_conditions import Condition, Found
 from lake_assets.signals.alerts.alert_evaluation import evaluate, try_evaluate
 from lake_assets.signals.alerts.alert_memory import Memory, after
 from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.upkeep_policy import DAY
 from tests.support.cli import Done, caller
 from tests.support.executed_page import blocks
 from tests.support.http_receiver import Receiver
@@ -51,8 +53,8 @@ from tests.support.processes import ROOT
 from tests.support.signalled_shop import CITIES, MODEL, ORDERS, Shop, age, signalled
 
 FIELDS = {
-    "schema", "text", "event", "id", "kind", "lake", "host", "home", "pipeline", "table", "detail", "value", "limit",
-    "began_at", "ended_at", "seconds",
+    "schema", "text", "event", "id", "kind", "lake", "host", "home", "pipeline", "table", "consumer", "detail", "value",
+    "limit", "began_at", "ended_at", "seconds",
 }  # fmt: skip
 WARNS = {"name": "cities_have_names", "sql": "SELECT * FROM {table} WHERE city IS NULL", "severity": "warn"}
 
@@ -131,6 +133,47 @@ def test_a_lag_beyond_the_limit_and_beyond_a_tables_own_target(shop: Shop, recei
     assert [b["event"] for b in received.bodies] == ["began", "ended", "began", "ended"]
     assert {b["kind"] for b in received.bodies} == {"lag"}
     assert received.bodies[2]["limit"] == 60
+
+
+def test_a_consumer_that_has_stopped_is_told_once_and_that_it_absorbs_again_once(
+    shop: Shop, received: Receiver
+) -> None:
+    shop.step()
+    for name in ("dashboard", "exports"):
+        shop.lake.consumers.register("agg.cities", name)
+    age(shop.lake.table(CITIES), 100 * DAY)
+    # Nothing has changed since: nobody waits, however long ago that was.
+    assert look(shop) == 0
+    shop.order()
+    shop.step()
+    shop.lake.consumers.advance("agg.cities", "exports")
+    age(shop.lake.table(CITIES), 44 * DAY)
+    assert look(shop) == 0
+    age(shop.lake.table(CITIES), 2 * DAY)
+    assert [look(shop), look(shop)] == [1, 0]
+    (began,) = received.bodies
+    assert (began["kind"], began["table"], began["consumer"]) == ("consumer", "agg.cities", "dashboard")
+    assert (began["pipeline"], began["limit"], began["value"] // DAY) == ("shop", 45 * DAY, 46)
+    assert "a consumer has stopped: changes have waited for dashboard for 46 d; at most 45 d are exp" in began["text"]
+    assert '`lake.consumers.remove("agg.cities", "dashboard")` ends its claim now' in began["text"]
+    # Another one of the same table, by a limit that is declared.
+    shop.order()
+    shop.step()
+    age(shop.lake.table(CITIES), 7_200)
+    assert look(shop) == 0
+    shop.lake = signalled(shop.lake, alerts={"webhook": {"env": "ALERTS"}, "lag": "10m", "consumer": "1h"})
+    assert look(shop) == 1
+    assert [received.bodies[-1][n] for n in ("event", "consumer", "limit")] == ["began", "exports", 3_600]
+    # Status tells the same, before the claim is in danger.
+    (cities,) = (t for t in lake_status(shop.lake, [shop.pipeline]).tables if t.table == "agg.cities")
+    assert sorted(c.consumer for c in cities.claims) == ["dashboard", "exports"]
+    assert any("have waited for exports for 2.0 hours: it keeps the snapshot" in text for _, text in cities.notes)
+    shop.lake.consumers.advance("agg.cities", "dashboard")
+    shop.lake.consumers.remove("agg.cities", "exports")
+    # A look without the declaration of its pipeline does not know.
+    assert evaluate(shop.lake, [], of_all=True) == 0
+    assert [look(shop), look(shop)] == [2, 0]
+    assert {(b["event"], b["consumer"]) for b in received.bodies[2:]} == {("ended", "dashboard"), ("ended", "exports")}
 
 
 def test_a_table_upstream_that_is_late_makes_those_below_late() -> None:

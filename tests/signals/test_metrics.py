@@ -30,7 +30,7 @@ from lake_assets.signals.metrics.step_totals import StepTotals, step_totals
 from lake_assets.tables.audits.audit_evaluation import Finding
 from tests.support.cli import Done, caller
 from tests.support.processes import ROOT, free_port
-from tests.support.signalled_shop import ORDERS, Shop, age, soon
+from tests.support.signalled_shop import CITIES, ORDERS, Shop, age, soon
 
 MONITORING = ROOT / "docs" / "monitoring"
 _NAME = re.compile(r"lake_assets_\w+")
@@ -44,7 +44,7 @@ def shop(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
     """Return the values by name and values of labels: the table, its pipeline, the others."""
-    order = ("table", "pipeline", "status", "change", "state")
+    order = ("table", "pipeline", "status", "change", "state", "consumer")
     return {
         (s.name.removeprefix("lake_assets_"), *(s.labels[n] for n in order if n in s.labels)): s.value
         for f in text_string_to_metric_families(text)
@@ -75,6 +75,19 @@ def test_tables_are_measured(shop: Shop) -> None:
     assert scrape(shop)[("table_failed", *of)] == 1
     shop.fail(AuditFailedError("held", findings=(Finding("unique", True, 1, "all"),)))
     assert (scrape(shop)[("table_held", *of)], scrape(shop)[("table_lag_seconds", *of)]) != (0, 0)
+
+
+def test_what_waits_for_a_consumer_is_measured(shop: Shop) -> None:
+    shop.step()
+    for name in ("dashboard", "exports"):
+        shop.lake.consumers.register("agg.cities", name)
+    shop.order()
+    shop.step()
+    shop.lake.consumers.advance("agg.cities", "exports")
+    age(shop.lake.table(CITIES), 500)
+    found = scrape(shop)
+    assert 500 <= found["consumer_lag_seconds", "agg.cities", "dashboard"] < 600
+    assert found["consumer_lag_seconds", "agg.cities", "exports"] == 0
 
 
 def test_a_tables_target_is_a_metric(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +310,7 @@ def test_the_dashboard_shows_each_metric_of_tables_and_steps(shop: Shop) -> None
     assert {n.removeprefix("lake_assets_") for n in left} == {
         "scrape_duration_seconds", "table_pending_rows", "table_unreadable", "table_history_lost", "source_state",
         "source_committed_timestamp_seconds", "table_silent", "table_audit_warnings",
-        "table_step_running_seconds", "table_step_overlong",
+        "table_step_running_seconds", "table_step_overlong", "consumer_lag_seconds",
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -15,12 +15,12 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.refresh_state import PROPERTY, carried, refresh_state
 from lake_assets.lake.metadata.row_counts import summary_of
 from lake_assets.lake.metadata.watermark import Watermark
-from lake_assets.lake.signal_settings import SignalSettings
 from lake_assets.tables.upkeep_policy import DEFAULT_POLICY
 from lake_assets.upkeep.attend import look
 from lake_assets.upkeep.services import carry_out
 from lake_assets.upkeep.upkeep_actions import Action, Kind
 from tests.support.people import AGES, CITIES, People
+from tests.support.refresh_states import represents, state_of, with_refresh_states
 from tests.support.signalled_shop import newest, signalled
 from tests.support.upkeep import compact
 
@@ -53,18 +53,14 @@ def test_it_is_not_written_unless_it_is_declared_and_complete(plain_lake: Lake) 
     assert refresh_state(lake, {}, "definition", 1.0) == {}
 
 
-def _state(lake: Lake, table: str) -> dict[str, Any]:
-    return json.loads(summary_of(newest(lake, table))[PROPERTY])
-
-
 @pytest.mark.long
 def test_each_commit_of_a_model_has_it(lake: Lake) -> None:
-    lake.config = lake.config.model_copy(update={"signals": SignalSettings(refresh_state=True)})
+    with_refresh_states(lake)
     people, began = People(lake, CITIES, AGES, SEEN), time.time()
     models = ("agg.cities", "agg.ages", "agg.seen")
     for _ in range(2):
         _batch(people, began, *models)
-    assert _state(lake, "agg.cities")["view-version-id"] != _state(lake, "agg.ages")["view-version-id"]
+    assert state_of(lake, "agg.cities")["view-version-id"] != state_of(lake, "agg.ages")["view-version-id"]
     assert PROPERTY not in summary_of(newest(lake, "final.people"))
     people.check()
     _check_upkeep(lake, *models)
@@ -77,39 +73,30 @@ def _batch(people: People, began: float, *models: str) -> None:
     """After a batch, the newest snapshot of a model names that of its source."""
     people.land(12)
     people.run()
-    source = people.lake.table("final.people")
     for model in models:
-        state = _state(people.lake, model)
-        assert state["source-states"] == [
-            {
-                "type": "table",
-                "namespace": ["final"],
-                "name": "people",
-                "uuid": str(source.metadata.table_uuid),
-                "snapshot-id": newest(people.lake, "final.people").snapshot_id,
-            }
-        ]
-        assert began * 1000 - 1 <= state["refresh-start-timestamp-ms"] <= time.time() * 1000
+        assert represents(people.lake, model, "final.people")
+        refreshed = state_of(people.lake, model)["refresh-start-timestamp-ms"]
+        assert began * 1000 - 1 <= refreshed <= time.time() * 1000
 
 
 def _check_another_compaction(lake: Lake, model: str) -> None:
     """What another program has only compacted has the state of its rows again after any upkeep, also one that fails."""
     for kinds in (("manifests",), ("unknown",)):
-        state = _state(lake, model)
+        state = state_of(lake, model)
         compact(lake, model)
         assert PROPERTY not in summary_of(newest(lake, model))
         with contextlib.suppress(KeyError):
             _attend(lake, TableId.parse(model), *cast("tuple[Kind, ...]", kinds))
-        assert _state(lake, model) == state
+        assert state_of(lake, model) == state
 
 
 def _check_upkeep(lake: Lake, *models: str) -> None:
     """After upkeep, the newest snapshot has the state of its rows."""
     for model in models:
-        name, before, state = TableId.parse(model), newest(lake, model), _state(lake, model)
+        name, before, state = TableId.parse(model), newest(lake, model), state_of(lake, model)
         _attend(lake, name, "manifests", "deletes")
         assert newest(lake, model).snapshot_id != before.snapshot_id
-        assert _state(lake, model) == state
+        assert state_of(lake, model) == state
     lake.spark().sql(f"INSERT INTO {lake.sql_name('agg.seen')} VALUES (-1)")
     _attend(lake, TableId.parse("agg.seen"), "manifests")
     assert PROPERTY not in summary_of(newest(lake, "agg.seen"))  # rows of another program are of no snapshot

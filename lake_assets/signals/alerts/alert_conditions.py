@@ -11,6 +11,7 @@ from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import declared, little_room, quick_status, retry_command
 from lake_assets.health.table_lag import lag_of, target_of
 from lake_assets.health.table_status import TableStatus, reasons_text
+from lake_assets.health.upkeep_status import consumers_of
 from lake_assets.journal.recent_steps import record_counts
 from lake_assets.lake import LakeBase, thresholds
 from lake_assets.lake.redaction import without_quoted
@@ -35,7 +36,9 @@ class Condition:
         table: the table.
         pipeline: its pipeline.
         text: what is wrong, in a line.
-        value, limit: for a lag or a silence, seconds; for rejected records, shares; for a disk, bytes; else None.
+        value, limit: for a lag, a silence or a consumer, seconds; for rejected records, shares; for a disk, bytes; else
+            None.
+        consumer: the consumer of the table for which changes wait; empty: it is about the table.
     """
 
     kind: AlertKind
@@ -44,11 +47,12 @@ class Condition:
     text: str
     value: float | None = None
     limit: float | None = None
+    consumer: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str, str]:
         """What makes it the same condition as one before."""
-        return self.kind, self.table
+        return self.kind, self.table, self.consumer
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,13 @@ class Limits:
         lag: seconds, for tables without a target of their own; None: no limit.
         rejected: a share up to 1.
         kinds: the kinds to look for.
+        consumer: seconds for which changes may wait for a consumer; None: as the upkeep of its table says.
     """
 
     lag: float | None
     rejected: float
     kinds: Collection[str]
+    consumer: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,9 +79,10 @@ class Found:
     Attributes:
         conditions: what is wrong.
         pipelines: the pipelines whose tables were looked at; None: all.
-        unknown: keys of conditions of which it is not known whether they hold.
+        unknown: kinds and tables of conditions of which it is not known whether they hold.
         unread: pipelines whose declarations cannot be read: of their tables, it is not known what has ended.
         tables: the tables that were looked at because a pipeline declares them: another one may have filled them.
+        read: pipelines whose declarations are known, which tell how their tables' consumers are looked after.
     """
 
     conditions: Sequence[Condition]
@@ -83,6 +90,7 @@ class Found:
     unknown: frozenset[tuple[str, str]] = field(default_factory=frozenset[tuple[str, str]])
     unread: frozenset[str] = field(default_factory=frozenset[str])
     tables: frozenset[str] = field(default_factory=frozenset[str])
+    read: frozenset[str] = field(default_factory=frozenset[str])
 
     def is_about(self, condition: Condition) -> bool:
         """Whether the table of a condition was looked at."""
@@ -91,7 +99,9 @@ class Found:
 
     def has_ended(self, condition: Condition) -> bool:
         """Whether a condition that is not among these is known not to hold."""
-        return self.is_about(condition) and condition.key not in self.unknown and condition.pipeline not in self.unread
+        if (condition.kind, condition.table) in self.unknown or condition.pipeline in self.unread:
+            return False
+        return self.is_about(condition) and (condition.kind != "consumer" or condition.pipeline in self.read)
 
 
 def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *, of_all: bool = False) -> Found:
@@ -109,7 +119,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
     names = frozenset(p.name for p in pipelines)
     nothing = Found(
         (), None if of_all else names, _unknown(tables, specs, names - unread.keys()), frozenset(unread),
-        frozenset(specs),
+        frozenset(specs), names - unread.keys(),
     )  # fmt: skip
     wrong = (
         *_failures(lake),
@@ -122,6 +132,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         *_sources(lake, tables),
         *_silences(tables, specs),
         *_warnings(tables),
+        *(_consumers(lake, pipelines, limits) if "consumer" in limits.kinds else ()),
     )
     return replace(nothing, conditions=[c for c in wrong if c.kind in limits.kinds and nothing.is_about(c)])
 
@@ -129,7 +140,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
 def _unknown(
     tables: Mapping[str, TableStatus], specs: Mapping[str, Spec], read: Collection[str]
 ) -> frozenset[tuple[str, str]]:
-    """Return the keys of conditions of which nobody can tell whether they hold.
+    """Return kinds and tables of conditions of which nobody can tell whether they hold.
 
     Args:
         read: the pipelines whose declarations are known: what they no longer declare is expected by nobody.
@@ -142,7 +153,7 @@ def _unknown(
 
 # What only a declaration tells, what the metadata of a table tell, and what the journal tells.
 _EXPECTED: Sequence[AlertKind] = ("lag", "silent")
-_MEASURED: Sequence[AlertKind] = ("lag", "not_exact", "rejected", "silent")
+_MEASURED: Sequence[AlertKind] = ("lag", "not_exact", "rejected", "silent", "consumer")
 _OF_JOURNAL: Sequence[AlertKind] = ("lag", "silent", "rejected", "audit")
 
 
@@ -210,6 +221,20 @@ def _warnings(tables: Mapping[str, TableStatus]) -> Iterator[Condition]:
     for name, table in tables.items():
         if table.warnings:
             yield Condition("audit", name, table.pipeline, table.warning_text)
+
+
+def _consumers(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits) -> Iterator[Condition]:
+    """Yield the consumers that have stopped: nothing else tells of a program that reads no more."""
+    for waiting in consumers_of(lake, pipelines):
+        claim = waiting.claim
+        limit = waiting.limit if limits.consumer is None else limits.consumer
+        if limit is None or claim.waited <= limit:
+            continue
+        text = (
+            f"changes have waited for {claim.consumer} for {in_words(claim.waited)}; at most {in_words(limit)} are "
+            f"expected. It keeps the snapshot that it has absorbed{claim.prospect}"
+        )
+        yield Condition("consumer", claim.table, waiting.pipeline, text, claim.waited, limit, claim.consumer)
 
 
 def _rejects(lake: LakeBase, tables: Mapping[str, TableStatus], limits: Limits) -> Iterator[Condition]:

@@ -30,7 +30,9 @@ _DEFAULTS = Limits(None, 0.01, ALERT_KINDS)
 
 def limits_of(settings: AlertSettings | None) -> Limits:
     """Return the limits of settings, or the default."""
-    return Limits(settings.lag_seconds, settings.rejected_share, settings.kinds) if settings else _DEFAULTS
+    if settings is None:
+        return _DEFAULTS
+    return Limits(settings.lag_seconds, settings.rejected_share, settings.kinds, settings.consumer_seconds)
 
 
 def standing_now(lake: LakeBase, pipelines: Sequence[Pipeline]) -> list[tuple[Condition, float | None]]:

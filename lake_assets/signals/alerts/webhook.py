@@ -28,6 +28,7 @@ _TITLES = {
     "silent": "is silent",
     "audit": "an audit warns",
     "disk": "has little room",
+    "consumer": "a consumer has stopped",
 }
 
 
@@ -47,7 +48,8 @@ def message(lake: LakeBase, alert: Alert, event: Literal["began", "ended"]) -> d
     condition = alert.condition
     ended = alert.ended if event == "ended" else None
     lasted = None if ended is None else max(0.0, ended - alert.began)
-    title = f"{condition.table}{':' if condition.kind in ('held', 'audit') else ''} {_TITLES[condition.kind]}"
+    colon = ":" if condition.kind in ("held", "audit", "consumer") else ""
+    title = f"{condition.table}{colon} {_TITLES[condition.kind]}"
     over = "" if lasted is None else f"over after {in_words(lasted)}: "
     host, home = socket.gethostname(), str(lake.config.home)
     where = f"pipeline {condition.pipeline}; {host}:{home}" if condition.pipeline else f"{host}:{home}"
@@ -63,6 +65,7 @@ def message(lake: LakeBase, alert: Alert, event: Literal["began", "ended"]) -> d
         "home": home,
         "pipeline": condition.pipeline,
         "table": condition.table,
+        "consumer": condition.consumer,
         "detail": lake.config.hidden(condition.text),
         "value": condition.value,
         "limit": condition.limit,

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from lake_assets.health.lake_status import LakeStatus
 from lake_assets.health.table_lag import lag_of
 from lake_assets.health.table_status import TableStatus
+from lake_assets.health.upkeep_status import UpkeepStatus
 from lake_assets.service.service_state import State, StreamState
 from lake_assets.signals.metrics.step_totals import StepTotals
 
@@ -42,7 +43,12 @@ class Reading:
 
 def families(reading: Reading) -> list[Metric]:
     """Return all metrics with what was read."""
-    return [*_of_tables(reading), *_of_steps(reading.steps), *_of_sources(reading.sources)]
+    return [
+        *_of_tables(reading),
+        _of_consumers(reading.status.upkeep),
+        *_of_steps(reading.steps),
+        *_of_sources(reading.sources),
+    ]
 
 
 # A value of a table; None: it has none.
@@ -111,6 +117,18 @@ def _of_tables(reading: Reading) -> Iterable[Metric]:
             if (found := value(table, reading)) is not None:
                 family.add_metric([table.table, table.pipeline], float(found))
         yield family
+
+
+def _of_consumers(upkeep: Mapping[str, UpkeepStatus]) -> Metric:
+    lag = _gauge(
+        "consumer_lag_seconds",
+        "Age of the oldest change of the table that a consumer has not absorbed; 0 if none waits.",
+        ("table", "consumer"),
+    )
+    for table, of in upkeep.items():
+        for claim in of.consumers:
+            lag.add_metric([table, claim.consumer], claim.waited)
+    return lag
 
 
 def _of_steps(steps: Mapping[str, StepTotals]) -> Iterable[Metric]:
