@@ -18,6 +18,7 @@ from lake_assets.errors import LakeError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
@@ -268,7 +269,7 @@ class _Declared:
         ]
         if done:
             rate = median(t.seconds / t.rows_read for t in done)
-            what = f"{len(done)} past backfill{'s' if len(done) > 1 else ''} of all of its rows"
+            what = f"{plural(len(done), 'past backfill')} of all of its rows"
             return replace(cost, seconds=rate * rows, basis=what)
         full = next((c for c in past_costs(table) if c.strategy == "full"), None)
         if full is None:

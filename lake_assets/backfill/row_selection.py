@@ -20,6 +20,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import EVENT_TIME
 from lake_assets.lake import LakeBase, quote, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.names import literal, nearest
@@ -316,13 +317,13 @@ def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: _Keys) -> Chunks:
         raise BackfillError(
             f"{spec.table}: more than {thresholds.BACKFILL_KEYS:,} keys: redo everything (--all) instead"
         )
-    label = f"{len(keys.rows):,} key{'s' if len(keys.rows) != 1 else ''}"
+    label = plural(len(keys.rows), "key")
     # Comparing structs, null equals null.
     left = f"struct({', '.join(map(quote, names))})"
     rows = [f"struct({', '.join(_value(v, types[n]) for n, v in zip(names, row, strict=True))})" for row in keys.rows]
     most = thresholds.KEYS_A_CHUNK
     parts = [
-        RowScope(f"{left} IN ({', '.join(part)})", names, label if len(rows) <= most else f"{len(part):,} keys")
+        RowScope(f"{left} IN ({', '.join(part)})", names, label if len(rows) <= most else plural(len(part), "key"))
         for part in _parts(rows, most)
     ]
     return Chunks(tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot()))))

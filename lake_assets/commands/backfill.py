@@ -30,6 +30,7 @@ from lake_assets.errors import (
 )
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
 from lake_assets.report.backfill_contents import backfill_report, partition_column
 from lake_assets.report.backfill_sentences import outcome_text
@@ -164,7 +165,7 @@ def show_plan(planned: BackfillPlan) -> None:
             escape(visible(t.table)),
             f"{escape(t.what)}\n[dim]{escape(t.why)}[/]",
             _rows_text(t),
-            f"{t.rows_read:,} rows, {t.files_read:,} files, {size(t.bytes_read)}",
+            f"{plural(t.rows_read, 'row')}, {plural(t.files_read, 'file')}, {size(t.bytes_read)}",
             size(t.bytes_written),
             f"{t.seconds:.0f}",
             t.confidence + (f" ({t.runs} past runs)" if t.runs else ""),

@@ -21,6 +21,7 @@ from lake_assets.commands.table_lookup import AsJson, ShowSensitive, sensitive_o
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId, quote
+from lake_assets.lake.counts import plural
 from lake_assets.lake.redaction import HIDDEN
 from lake_assets.lake.sensitive_values import NOTHING, SensitiveColumns
 from lake_assets.tables.changes_table import check_replaceable, write_changes
@@ -173,7 +174,8 @@ def _show(captured: Capture, facts: dict[str, Any]) -> None:
     if len(captured.files) > SHOWN_FILES:
         console.print(f"... and {len(captured.files) - SHOWN_FILES} more (--json lists all)")
     total = sum(f.bytes for f in captured.files), sum(f.records for f in captured.files)
-    console.print(f"{len(captured.files)} files, {total[0]:,} bytes, {total[1]:,} records before deletes")
+    files, records = plural(len(captured.files), "file"), plural(total[1], "record")
+    console.print(f"{files}, {total[0]:,} bytes, {records} before deletes")
     ranges = Table("field", "low", "high", "exact", "nulls")
     for name, r in captured.ranges.items():
         is_hidden = HIDDEN in (facts["ranges"][name]["low"], facts["ranges"][name]["high"])

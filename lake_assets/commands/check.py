@@ -14,6 +14,7 @@ from lake_assets.commands.printing import console
 from lake_assets.commands.table_lookup import PipelineArgument, misnamed_text, named_files
 from lake_assets.errors import LakeError, PipelineError
 from lake_assets.facade import Lake
+from lake_assets.lake.counts import plural
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.pipeline import Pipeline
@@ -58,7 +59,7 @@ def _is_right(file: Path, lake: Lake) -> bool:
     streams, jobs = len(loaded.config.streams), len(loaded.config.jobs)
     models = sum(isinstance(spec, ModelSpec | PythonModelSpec) for spec in loaded.specs(lake))
     parts = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((streams, "stream"), (models, "model"))]
-    parts += [f"{jobs} job{'s' if jobs != 1 else ''}"] if jobs else []
+    parts += [plural(jobs, "job")] if jobs else []
     console.print(f"pipeline {loaded.name}: {' and '.join(parts)}, no mistake found", markup=False)
     return True
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from lake_assets.backfill.changed_partitions import PartitionDifference
 from lake_assets.commands.printing import console, listing, visible
-from lake_assets.report.amounts import plural
+from lake_assets.lake.counts import plural
 from lake_assets.report.table_differences import SampleRow, TableDifferences
 
 _SIGNS = {"added": "[green]+[/]", "removed": "[red]-[/]", "changed": "[yellow]~[/]"}

@@ -21,6 +21,7 @@ from lake_assets.examples.shop import Checkpoint, Comparison
 from lake_assets.facade import Lake
 from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.outcome import Outcome
@@ -103,7 +104,7 @@ def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Ta
         comparison = comparisons.get(outcome.table)
         verdict = ""
         if comparison is not None:
-            verdict = f"[green]= {comparison.rows} rows[/]" if comparison.equal else "[bold red]differs[/]"
+            verdict = f"[green]= {plural(comparison.rows, 'row')}[/]" if comparison.equal else "[bold red]differs[/]"
         table.add_row(name, _one_line(_LAYER.sub("", str(captured))), changed, _one_line(how), verdict)
     return table
 

@@ -23,10 +23,10 @@ from lake_assets.erase.key_values import read_file, read_words
 from lake_assets.errors import ErasureError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline, grouped
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.report.amounts import plural
 
 _SHOWN = 20
 

@@ -16,6 +16,7 @@ from lake_assets.commands.table_lookup import AsJson, pipeline_of
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 from lake_assets.models.explanation import Explanation, Operator, explain_code
 from lake_assets.models.explanation import explain as explained
 from lake_assets.models.model_spec import ModelSpec, spec_of
@@ -95,7 +96,7 @@ def show_python_model(lake: Lake, spec: PythonModelSpec, *, as_json: bool) -> No
 
 def _add_pending(table: Table, windows: Iterable[Absorbed]) -> None:
     for window in windows:
-        table.add_row("pending", escape(f"{window.source}: {window.files} files, {size(window.bytes)}"))
+        table.add_row("pending", escape(f"{window.source}: {plural(window.files, 'file')}, {size(window.bytes)}"))
 
 
 def show(explanation: Explanation) -> None:

@@ -19,6 +19,7 @@ from lake_assets.errors import ConfigError
 from lake_assets.examples import complete_file
 from lake_assets.examples.event_generator import Source, Transaction, Workload, delivered
 from lake_assets.examples.stream_writers import ENCODERS, encoder, feed_rows, flagged_rows
+from lake_assets.lake.counts import plural
 
 _TABLES = {"change-set": flagged_rows, "change-feed": feed_rows}
 
@@ -80,7 +81,10 @@ def generate_events(
         count, records = _write_tables(out, stream, format, files, events_a_file)
     if rows:
         rows.write_bytes(b"".join(orjson.dumps(dict(r), default=_plain) + b"\n" for r in source.rows.values()))
-    console.print(f"{records:,} records in {count} files in {out}; the table holds {len(source.rows):,} rows")
+    console.print(
+        f"{plural(records, 'record')} in {plural(count, 'file')} in {out}; the table holds "
+        f"{plural(len(source.rows), 'row')}"
+    )
 
 
 def _write_lines(

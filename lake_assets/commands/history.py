@@ -19,10 +19,10 @@ from lake_assets.history.history_document import Change, HistoryRequest, RowHist
 from lake_assets.history.row_history import row_history
 from lake_assets.history.wanted_rows import text_of
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.models.model_spec import is_of_query, spec_of
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.report.amounts import plural
 
 _STYLES = {
     "found": "dim",
@@ -219,7 +219,7 @@ def _show_events(events: Iterable[Event], *, raw: bool, values: bool = False) ->
             _line(f"    {escape(', '.join(f'{n} = {_value(v)}' for n, v in event.values.items()))}")
         _show_record(event, raw=raw)
     if len(listed) > _EVENTS:
-        _line(f"  ... and {len(listed) - _EVENTS:,} more events (--json lists all)")
+        _line(f"  ... and {plural(len(listed) - _EVENTS, 'more event')} (--json lists all)")
 
 
 def _show_record(event: Event, *, raw: bool) -> None:
@@ -237,7 +237,7 @@ def _show_source(source: Source) -> None:
     if source.rows is None:
         _line(f"  [bold]from {escape(source.table)}[/] ({escape(source.how)}): the absorbed snapshot has expired")
         return
-    rows = "1 row" if source.rows == 1 else f"{source.rows:,} rows"
+    rows = plural(source.rows, "row")
     more = f"; not checked: {'; '.join(source.conditions)}" if source.conditions else ""
     _line(f"  [bold]from {escape(source.table)}[/] ({escape(source.how)}): {rows}{escape(more)}")
     for row in source.changed:

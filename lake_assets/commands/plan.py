@@ -23,6 +23,7 @@ from lake_assets.commands.printing import console, local, print_json, size, visi
 from lake_assets.commands.table_lookup import AsJson, ShowSensitive, find_file, named_file
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
+from lake_assets.lake.counts import plural
 from lake_assets.pipeline import Pipeline
 from lake_assets.report.table_differences import table_differences
 from lake_assets.tables.table_step import ChangedSetting
@@ -168,7 +169,7 @@ def _setting_lines(setting: ChangedSetting) -> Iterator[str]:
 
 
 def _cost_text(cost: Cost) -> str:
-    reads = f"{'at most ' if cost.is_bound else ''}{cost.rows:,} rows, {size(cost.bytes)}"
+    reads = f"{'at most ' if cost.is_bound else ''}{plural(cost.rows, 'row')}, {size(cost.bytes)}"
     seconds = "time unknown" if cost.seconds is None else f"about {cost.seconds:,.1f} s, as {cost.basis} took"
     return f"estimate: reads {reads}; {seconds}"
 

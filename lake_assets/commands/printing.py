@@ -19,6 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from lake_assets.errors import ConfigError
+from lake_assets.lake.counts import plural
 from lake_assets.lake.paths import local_path
 from lake_assets.lake.visible_text import visible, visible_json
 from lake_assets.report.amounts import size
@@ -206,7 +207,7 @@ def absorbed(outcome: Outcome) -> str:
 
 def _window(window: Absorbed) -> str:
     source = window.source.rsplit("/", 1)[-1]
-    files = f"{source}: {window.files} file{'s' if window.files != 1 else ''}, {size(window.bytes)}"
+    files = f"{source}: {plural(window.files, 'file')}, {size(window.bytes)}"
     return ", ".join([files, *(f"{k} {_short(v)}" for k, v in list(window.ranges.items())[:1])])
 
 

@@ -10,7 +10,8 @@ from lake_assets.commands.costs import Since
 from lake_assets.commands.printing import console, say_written
 from lake_assets.commands.table_lookup import Html, known_pipelines, page_file
 from lake_assets.facade import Lake
-from lake_assets.report.amounts import core_time, plural
+from lake_assets.lake.counts import plural
+from lake_assets.report.amounts import core_time
 from lake_assets.report.contents import Report
 from lake_assets.report.contents import report as report_on
 from lake_assets.report.findings import Kind

@@ -25,10 +25,10 @@ from lake_assets.commands.table_lookup import AsJson, PipelineArgument, ShowSens
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.lake.counts import plural
 from lake_assets.lake.names import nearest_table
 from lake_assets.lake.sensitive_values import shown
 from lake_assets.pipeline import Pipeline
-from lake_assets.report.amounts import plural
 from lake_assets.tables.outcome import Outcome
 from lake_assets.upkeep.attend import attend_after_run
 

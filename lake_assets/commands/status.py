@@ -19,6 +19,7 @@ from lake_assets.health.lake_status import lake_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw_tables import skipped_text
+from lake_assets.lake.counts import plural
 
 
 def status(
@@ -122,11 +123,11 @@ def _behind(status: TableStatus) -> str:
         parts.append(f"{status.landing} does not exist" if is_missing else f"no file yet in {status.landing}")
     if files := status.waiting.files:
         records = status.waiting.records
-        about = f", about {records:,} records" if records is not None else f", {size(status.waiting.bytes)}"
-        parts.append(f"{files:,} file{'s' if files > 1 else ''}{about}")
+        about = f", about {plural(records, 'record')}" if records is not None else f", {size(status.waiting.bytes)}"
+        parts.append(f"{plural(files, 'file')}{about}")
     if snapshots := sum(n or 0 for n in status.behind.values()):
-        rows = f", {status.rows_behind:,} row{'s' if status.rows_behind != 1 else ''}" if status.rows_behind else ""
-        parts.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
+        rows = f", {plural(status.rows_behind, 'row')}" if status.rows_behind else ""
+        parts.append(f"{plural(snapshots, 'snapshot')}{rows}, {status.behind_seconds:,.0f} s")
     parts += [left.text(source) for source, left in status.history.items() if left.matters]
     if status.running:
         where = "" if status.running.process else ", if it is alive (not here)"

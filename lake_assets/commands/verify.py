@@ -11,9 +11,9 @@ from lake_assets.commands.printing import console, listing, print_json, say_writ
 from lake_assets.commands.table_lookup import AsJson, Html, PipelineOption, ShowSensitive, computed_spec, page_file
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
+from lake_assets.lake.counts import plural
 from lake_assets.lake.setting_values import share_of
 from lake_assets.pipeline.verification import verify as verify_model
-from lake_assets.report.amounts import plural
 from lake_assets.report.html_page import write_page
 from lake_assets.report.verification_contents import VerificationReport, verification_report
 

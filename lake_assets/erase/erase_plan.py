@@ -24,6 +24,7 @@ from lake_assets.formats.event_model import INDEX, MANY, OP, POSITION, SEQUENCE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw_tables import SCHEMA_HISTORY
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.metadata_commits import can_commit
 from lake_assets.lake.names import literal
 from lake_assets.lake.rows_in_memory import rows_in_memory
@@ -253,8 +254,8 @@ def _mentioned_by(source: KeySource, others: Sequence[int]) -> Iterator[str]:
     if others:
         some = f"{', '.join(map(str, others[:_LISTED]))}{', ...' if len(others) > _LISTED else ''}"
         yield (
-            f"{source.raw.table}: {len(others):,} records of other rows mention the key elsewhere, as in a column "
-            f"of JSON: positions {some}"
+            f"{source.raw.table}: the key is mentioned elsewhere, as in a column of JSON, in "
+            f"{plural(len(others), 'record')} of other rows: positions {some}"
         )
 
 
@@ -282,9 +283,9 @@ def _shared(lake: LakeBase, specs: Sequence[Spec], source: KeySource, events: Da
     if shared:
         some = ", ".join(f"{p} ({shared[p]})" for p in sorted(shared)[:_LISTED])
         yield (
-            f"{source.raw.table}: {len(shared):,} records of the keys also hold events of other rows, which would be "
-            f"lost with them: positions {some}{', ...' if len(shared) > _LISTED else ''}. Records are removed as a "
-            "whole: have the source's connector write one record for each change (wal2json: format-version=2)"
+            f"{source.raw.table}: events of other rows would be lost with {plural(len(shared), 'record')} of the keys, "
+            f"which also hold{'s' if len(shared) == 1 else ''} them: positions {some}"
+            f"{', ...' if len(shared) > _LISTED else ''}. Records are removed as a whole: have the source's connector write one record for each change (wal2json: format-version=2)"
         )
 
 

@@ -31,6 +31,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
 from lake_assets.ingest.raw_tables import ARRIVED_PROPERTY
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
@@ -259,7 +260,7 @@ class Erasure:
         if kept := [r for r, ref in table.metadata.refs.items() if ref.snapshot_id != head.snapshot_id]:
             return [f"{name}: {', '.join(kept)} name other snapshots than the current one"]
         if old := [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != head.snapshot_id]:
-            self.report(f"{name}: expiring {len(old):,} snapshots")
+            self.report(f"{name}: expiring {plural(len(old), 'snapshot')}")
             expire_snapshots(lake, name, old)
         return []
 

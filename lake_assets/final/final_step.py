@@ -32,6 +32,7 @@ from lake_assets.final.modes.row_copies import DOUBTFUL, copies_or_repeats
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audits.audit_gate import forget_failed
@@ -295,8 +296,8 @@ def _in_todays_form(target: Target, mark: Watermark | None) -> Watermark | None:
 def _horizon_warning(old: int, spec: FinalSpec) -> dict[str, object]:
     horizon = timedelta(seconds=spec.horizon or 0)
     warning = (
-        f"LateEventsWarning: {spec.table}: {old} events are more than {horizon} older than "
-        "events that arrived before them. They were absorbed, using the whole history of their keys. If such delays "
+        f"LateEventsWarning: {spec.table}: {plural(old, 'event')} more than {horizon} older than events that had "
+        "arrived before. All were absorbed, using the whole history of their keys. If such delays "
         "are normal, declare a wider `horizon`; if not, check the source that sends them"
     )
     return {"older_than_horizon": old, "warning": warning}

@@ -15,6 +15,7 @@ from lake_assets.health.steps_at_work import with_steps_at_work
 from lake_assets.health.table_status import TableStatus, reasons_text, table_status
 from lake_assets.health.upkeep_status import UpkeepStatus, upkeep_statuses
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.disk_space import DiskSpace, disks
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline
@@ -138,7 +139,7 @@ def _unrouted_text(raw: TableStatus, tables: Sequence[TableStatus]) -> str:
     names = [t for t in fed if t != raw.table]
     shown = ", ".join(names[: thresholds.REPORT_NAMES])
     more = len(names) - thresholds.REPORT_NAMES
-    more_tables = f" and {more} more table{'s' * (more > 1)}" if more > 0 else ""
+    more_tables = f" and {plural(more, 'more table')}" if more > 0 else ""
     where = f" of {shown}{more_tables}" if names else ""
     count = sum(r.records for r in raw.unrouted)
     records = (

@@ -20,6 +20,7 @@ from uuid import UUID
 from lake_assets.capture import FieldRange
 from lake_assets.errors import JobError, JobNotStartedError
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,8 +150,8 @@ class StepParameters:
         if len(text) > _LONGEST:
             raise JobError(
                 f"{self.table}: the step's parameters take {len(text):,} bytes, and a variable holds {_LONGEST:,}: "
-                f"{len(self.keys or ()):,} keys changed. Leave `keys` out and read the changed rows from the ICDC "
-                "tables (LAKE_STEP_AFTER_..., LAKE_STEP_BEFORE_...), or use `ranges`"
+                f"{plural(len(self.keys or ()), 'key')} changed. Leave `keys` out and read the changed rows from the "
+                "ICDC tables (LAKE_STEP_AFTER_..., LAKE_STEP_BEFORE_...), or use `ranges`"
             )
         variables, names = {VARIABLE: text}, {VARIABLE: VARIABLE}
         for name, value in self.values().items():

@@ -19,6 +19,7 @@ from lake_assets.backfill.row_selection import Selection
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
@@ -184,7 +185,9 @@ def progress(record: BackfillRecord, at: TableRecord) -> str:
 def plan_event(context: Any, table: TableId, planned: BackfillPlan) -> dg.AssetObservation:
     """Show a plan in the log of a run, in words, and return it as an event of a table, with its figures."""
     lines = [f"plan: {planned.request}, about {planned.seconds:.0f} s"]
-    lines += [f"{t.table}: {t.what}, {t.rows_read:,} rows read, about {t.seconds:.0f} s" for t in planned.tables]
+    lines += [
+        f"{t.table}: {t.what}, {plural(t.rows_read, 'row')} read, about {t.seconds:.0f} s" for t in planned.tables
+    ]
     lines += [f"{name} is left out: {why}" for name, why in planned.left_out.items()]
     context.log.info("\n".join(lines))
     return dg.AssetObservation(asset_key(table), metadata=_plan_metadata(planned))

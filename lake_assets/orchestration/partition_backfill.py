@@ -22,6 +22,7 @@ from lake_assets.backfill.side_lake import can_build_aside
 from lake_assets.errors import AuditFailedError, BackfillError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 from lake_assets.orchestration._compat import (
     BACKFILL_ID_TAG,
     PARENT_BACKFILL_ID_TAG,
@@ -242,7 +243,7 @@ def _redone(record: BackfillRecord, spec: Spec) -> Redone | None:
     if record.state != "published":
         raise BackfillError(f"the backfill {record.id} was {record.state}, so it cannot go on: launch a new one")
     others = len(record.tables) - 1
-    with_others = f" with {others} other table{'s' if others > 1 else ''}" if others else ""
+    with_others = f" with {plural(others, 'other table')}" if others else ""
     outcome = Outcome(
         table.table, "absorbed", (), table.inserted, table.updated, table.deleted, "backfill",
         f"{table.why}; published{with_others} as {record.id}", table.seconds, table.after,

@@ -11,6 +11,7 @@ import dagster as dg
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
+from lake_assets.lake.counts import plural
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, pool, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.run_history import ACTIVE
@@ -19,7 +20,6 @@ from lake_assets.orchestration.runs.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.report.amounts import plural
 from lake_assets.upkeep.attend import TableUpkeep, attend, due_tables, look
 from lake_assets.upkeep.attended import Attended
 from lake_assets.upkeep.upkept_tables import policies

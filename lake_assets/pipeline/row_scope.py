@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake.counts import plural
 from lake_assets.pipeline.table_graph import ComputedSpec
 
 
@@ -44,4 +45,4 @@ def rows_of_partitions(spec: ComputedSpec, keys: Sequence[str], types: Mapping[s
         raise PipelineError(f"{spec.table} has no `partitions`")
     by = by.spelled_as(types)
     where = by.condition(keys, types[by.by]) if by.by in types else "false"
-    return RowScope(where, (by.by,), f"{len(keys)} partition{'s' if len(keys) != 1 else ''}")
+    return RowScope(where, (by.by,), plural(len(keys), "partition"))

@@ -41,11 +41,6 @@ def moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
 
 
-def plural(count: int, noun: str, plural_noun: str = "") -> str:
-    """Return a number with its noun: `1 step`, `2,000 steps`."""
-    return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"
-
-
 def counted(count: int | None) -> str:
     """Format a number; None is unknown."""
     return "unknown" if count is None else f"{count:,}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lake_assets.backfill.backfill_record import BackfillRecord
-from lake_assets.report.amounts import moment, plural
+from lake_assets.lake.counts import plural
+from lake_assets.report.amounts import moment
 from lake_assets.report.table_differences import TableDifferences
 
 _SECONDS_A_DAY = 86_400

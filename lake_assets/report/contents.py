@@ -16,11 +16,12 @@ from lake_assets.journal.step_costs import CostLine, StepCost, cost_lines, total
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.config import CostsConfig
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import number, summary_of
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.column_sources import column_sources
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.report.amounts import duration, moment, plural
+from lake_assets.report.amounts import duration, moment
 from lake_assets.report.charts import Bar, LagChart, day_bars, lag_chart
 from lake_assets.report.cost_sentences import cost_sentences, not_counted
 from lake_assets.report.findings import URGENT, Finding, behind_text, findings, is_late, of_disk, of_erasure, without_values

@@ -11,9 +11,10 @@ from typing import Literal, get_args
 
 from lake_assets.health.table_status import TableStatus
 from lake_assets.lake import thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.disk_space import DiskSpace
 from lake_assets.lake.redaction import without_quoted
-from lake_assets.report.amounts import duration, plural
+from lake_assets.report.amounts import duration
 
 Kind = Literal["failing", "late", "silent", "not exact", "rejected", "warning", "slower", "notice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

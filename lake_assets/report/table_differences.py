@@ -9,8 +9,8 @@ from typing import Any, Literal
 from lake_assets.backfill.changed_columns import ColumnChange
 from lake_assets.backfill.changed_partitions import PartitionDifference
 from lake_assets.backfill.comparison import TableComparison
+from lake_assets.lake.counts import plural
 from lake_assets.pipeline.paired_rows import CHANGED, OF_SAMPLES
-from lake_assets.report.amounts import plural
 from lake_assets.report.row_values import shown_value
 
 # How many values of a new column are named.

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 
 from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import number, rows_in, summary_of
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
 from lake_assets.pipeline.verification import Difference, Verification
-from lake_assets.report.amounts import moment, money, plural
+from lake_assets.report.amounts import moment, money
 from lake_assets.report.row_values import shown_value
 from lake_assets.report.table_differences import Cell
 

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from lake_assets.lake import LakeBase, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import here, identity, is_there
 
@@ -94,7 +95,7 @@ class StreamState:
         if isinstance(lag := self.measures.get("slot_lag_bytes"), int) and lag >= 1 << 20:
             facts.append(f"{lag / 2**20:,.0f} MiB of the log unread")
         if isinstance(lag := self.measures.get("lag"), int) and lag:
-            facts.append(f"{lag:,} records unread")
+            facts.append(f"{plural(lag, 'record')} unread")
         if gaps := self.measures.get("gaps"):
             facts.append(f"records were lost, at last: {list(gaps)[-1] if isinstance(gaps, list) else gaps}")
         return ", ".join([self.state, *facts])

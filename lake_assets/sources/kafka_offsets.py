@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from lake_assets.lake.counts import plural
 from lake_assets.sources.kafka_spec import KafkaSpec, matching
 
 # So many notes of lost records are kept.
@@ -131,7 +132,9 @@ class Offsets:
             for p in range(topic.partitions):
                 gaps += self._follow_partition(name, known, p, bounds[(name, p)], is_latest=is_latest)
             if len(known.next) > topic.partitions:
-                gaps.append(Gap(name, f"topic {name} has {topic.partitions} partitions, and had {len(known.next)}"))
+                gaps.append(
+                    Gap(name, f"topic {name} has {plural(topic.partitions, 'partition')}, and had {len(known.next)}")
+                )
                 del known.next[topic.partitions :]
         self.declared = list(spec.topics)
         return gaps

@@ -20,6 +20,7 @@ import pyarrow.csv as pacsv
 
 from lake_assets.errors import SourceUnavailableError
 from lake_assets.lake import thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.sources.live_source import Rows, Stopped
 from lake_assets.sources.live_specs import PostgresSpec
 from lake_assets.sources.postgres_checks import what_slot_waits_for
@@ -58,7 +59,7 @@ class PostgresLoad:
     def progress(self) -> str:
         """How many rows have been read."""
         about = f" of about {self._expected:,}" if self._expected else ""
-        return f"{self._rows:,} rows{about}"
+        return f"{plural(self._rows, 'row')}{about}"
 
     def read(self) -> Iterator[Rows]:
         """See `RowLoad`."""

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.lake import quote, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.tables.literal_codec import ORDERED, LiteralCodec, base, codec_of
 
 _BITS_A_KEY = 16
@@ -81,7 +82,7 @@ def prune(
             low, high = _literals(ends, codecs[column], types[column], values)
             range_ = f"{name} BETWEEN {low} AND {high}"
         parts.append(range_ if row[f"held{i}"] == row["n"] else f"({name} IS NULL OR {range_})")
-    why = f"{row['n']} keys, pruned by their range"
+    why = f"{plural(row['n'], 'key')}, pruned by their range"
     if listed and row["n"] <= thresholds.LITERAL_KEYS and row["held0"] == row["n"]:
         keys = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_encoded(codecs, key[0]))).collect()]
         literals = _literals({f"k{i}": v for i, v in enumerate(keys)}, codecs[key[0]], types[key[0]], values)
@@ -97,7 +98,7 @@ def prune(
         return Pruning(" AND ".join(parts), values, why)
     parts.append(_hashed(key, row["n"]))
     values["bits"] = _bits(source, key, row["n"])
-    why = f"{row['n']} keys, pruned by their range and their hashes"
+    why = f"{plural(row['n'], 'key')}, pruned by their range and their hashes"
     return Pruning(" AND ".join(parts), values, why)
 
 

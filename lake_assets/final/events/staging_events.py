@@ -13,6 +13,7 @@ from lake_assets.final.staging_projection import source_name
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
 from lake_assets.lake import quote, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.tables.spark_frames import cols
 from lake_assets.tables.writing.table_ddl import columns_of
 
@@ -34,7 +35,7 @@ def window_events(target: Target, captured: Capture) -> tuple[DataFrame, int]:
     before, after = (staging_at(target, p.snapshot_id).select(*place) for p in (window_.start, window_.end))
     if lost := before.join(after, place, "left_anti").count():
         raise LostEventsError(
-            f"{target.spec.table}: {target.spec.staging} was rolled back and lacks {lost} events that "
+            f"{target.spec.table}: {target.spec.staging} was rolled back and lacks {plural(lost, 'event')} that "
             f"{target.spec.table} has absorbed"
         )
     return events.join(before, place, "left_anti"), without_row

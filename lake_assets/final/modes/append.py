@@ -12,6 +12,7 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, INSERT, OP, READ
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import quote
+from lake_assets.lake.counts import plural
 from lake_assets.tables.spark_frames import cols
 
 _IDENTITY = "_identity"
@@ -37,13 +38,13 @@ def rows_of(batch: Batch) -> DataFrame:
     if others and spec.on_change == "stop":
         if target.key:
             raise UnsupportedEventError(
-                f"{spec.table}: {others} new events of {spec.staging} are not inserts, and the table is declared to "
-                "contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or "
+                f"{spec.table}: {spec.staging} has {plural(others, 'new event')} other than inserts, and the table is "
+                "declared to contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or "
                 "another mode"
             )
         raise UnsupportedEventError(
-            f"{spec.table}: {spec.staging} has no key, and {others} of its new events are not inserts: it is unknown "
-            f"which rows they change. {_proposed_key(target)}. To leave such events out, declare "
+            f"{spec.table}: {spec.staging} has no key, and {plural(others, 'new event')} other than inserts: it is "
+            f"unknown which rows these change. {_proposed_key(target)}. To leave such events out, declare "
             "`on_change: ignore`"
         )
     events = batch.events.where(F.col(OP).isin(INSERT, READ))

@@ -23,6 +23,7 @@ from lake_assets.final.events.reduction import KEEP, KNOWN
 from lake_assets.final.modes.row_copies import REMOVE
 from lake_assets.formats.event_model import DELETE, OP
 from lake_assets.lake import LakeBase, quote, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.tables.literal_codec import LiteralCodec, codec_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint, cols
@@ -54,7 +55,7 @@ def overwrite(batch: Batch, rows: DataFrame) -> str | Refused:
             count = _overwrite(batch, rows, branch)
     except _TooManyError:
         return Refused(f"more than {thresholds.OVERWRITE_PARTITIONS} partitions are touched")
-    return f"{count} partitions rewritten" if count else "no row differs"
+    return f"{plural(count, 'partition')} rewritten" if count else "no row differs"
 
 
 def _overwrite(batch: Batch, rows: DataFrame, branch: Branch) -> int:

@@ -45,6 +45,7 @@ from lake_assets.ingest.raw.landing_folder import records_of
 from lake_assets.ingest.raw.record_reading import RecordReading, Row
 from lake_assets.ingest.raw_tables import ARROW, kept_since, next_position
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.sources import kept_dumps
 from lake_assets.sources.dump_differences import Change, Difference, compare
 from lake_assets.sources.dump_folders import FolderDump
@@ -260,11 +261,11 @@ class Dumps:
                 "the table again under a newer name"
             )
         if found.duplicated:
-            some = ", ".join(f"{key} ({n:,} rows)" for key, n in found.duplicates)
+            some = ", ".join(f"{key} ({plural(n, 'row')})" for key, n in found.duplicates)
             raise DuplicateKeyError(
-                f"in the dump {dump.name}, {found.duplicated:,} keys ({', '.join(self.rules.key.columns)}) have "
-                f"several rows, such as {some}. Nothing of it was landed: deliver it again without them, or declare a "
-                "`key` that identifies each row, or `key: '*'` if rows have none"
+                f"in the dump {dump.name}, several rows have the same key ({', '.join(self.rules.key.columns)}), "
+                f"{plural(found.duplicated, 'key')} in all, such as {some}. Nothing of it was landed: deliver it again "
+                "without them, or declare a `key` that identifies each row, or `key: '*'` if rows have none"
             ).quoting(some)
         if last is None:
             return
@@ -302,8 +303,8 @@ def absorb_table(lake: LakeBase, spec: RawSpec, source: TableId) -> LandedDump |
 
 def _counts(found: Difference) -> str:
     return (
-        f"{found.before:,} rows before, {found.after:,} now; {found.inserted:,} inserted, {found.updated:,} updated, "
-        f"{found.deleted:,} deleted"
+        f"{plural(found.before, 'row')} before, {found.after:,} now; {found.inserted:,} inserted, "
+        f"{found.updated:,} updated, {found.deleted:,} deleted"
     )
 
 

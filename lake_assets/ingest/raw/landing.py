@@ -43,6 +43,7 @@ from lake_assets.ingest.raw_tables import (
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.routing import replay
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.watermark import to_properties
 from lake_assets.sources.kept_dumps import kept_of
 from lake_assets.tables.batch_limits import LEFT, cut
@@ -145,7 +146,9 @@ class RawStep(TableStep[RawSpec, Pins]):
         name = str(self.spec.table)
         if not (routed := replay(lake, self.spec)):
             return Outcome(name, "nothing")
-        return Outcome(name, "absorbed", updated=routed, strategy="replay", why=f"{routed} records can be routed now")
+        return Outcome(
+            name, "absorbed", updated=routed, strategy="replay", why=f"{plural(routed, 'record')} can be routed now"
+        )
 
     def lost_file_advice(self, table: TableId) -> str:
         """Return the advice; a ledger is derived from the commits of its raw table."""
@@ -208,7 +211,7 @@ def _most(counts: Mapping[str, int], shown: int = 5) -> str:
     """Return the greatest numbers as text."""
     largest = dict(Counter(counts).most_common(shown))
     more = len(counts) - shown
-    return skipped_text(largest) + (f" and {more} more table{'s' * (more > 1)}" if more > 0 else "")
+    return skipped_text(largest) + (f" and {plural(more, 'more table')}" if more > 0 else "")
 
 
 def land(lake: LakeBase, spec: RawSpec) -> Landed:

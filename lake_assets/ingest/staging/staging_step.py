@@ -40,6 +40,7 @@ from lake_assets.ingest.staging.staging_exactness import add_reasons, store_reas
 from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from lake_assets.ingest.staging.tombstone_events import with_deletes
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.names import nearest
 from lake_assets.lake.rows_in_memory import rows_in_memory
@@ -210,7 +211,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         store_reasons(lake, spec, None, replace(written, rejected=max(1, written.rejected)))
         return Outcome(
             name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
-            why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
+            why=f"{plural(len(good), 'record')} can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
             details=written.details(),
         )  # fmt: skip
 
@@ -224,7 +225,7 @@ class StagingStep(TableStep[StagingSpec, Pins]):
         bad = before & {r["position"] for r in listed.select("position").collect()}
         good = rows_in_memory(spark, [(p,) for p in sorted(before - bad)], f"{POSITION} bigint")
         events = spark.table(lake.sql_name(spec.table)).join(F.broadcast(good), POSITION, "left_semi")
-        why = f"{len(before - bad)} records can be read now, {len(bad)} cannot; {outcome.why}"
+        why = f"{plural(len(before - bad), 'record')} can be read now, {len(bad)} cannot; {outcome.why}"
         return replace(outcome, inserted=events.count(), deleted=0, why=why)
 
     def _united_in_place(self, lake: LakeBase, spec: StagingSpec, table: Table) -> Outcome:

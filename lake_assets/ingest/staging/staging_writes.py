@@ -40,6 +40,7 @@ from lake_assets.ingest.staging.staging_columns import (
     prepare,
 )
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.counts import plural
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
 from lake_assets.tables.merge_pruning import Pruning
 from lake_assets.tables.pending_windows import head_of, known_marks
@@ -336,19 +337,19 @@ def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: Da
         ) from e
     if row["n"] and (since := kept_since(raw)):
         raise RecordsGoneError(
-            f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds: those from before "
-            f"{since:%Y-%m-%d} were deleted (`keep_records`). Reading the others again would lose these events, so "
-            "nothing was written. Undo the change of `key`, `types`, `order_by` or `start_position` that it follows. "
-            f"To start from what {spec.raw} holds now, let the connector read the source table again, then drop "
-            f"{spec.table} and run the pipeline"
+            f"{spec.table} holds {plural(row['n'], 'event')} whose records {spec.raw} no longer holds: those from "
+            f"before {since:%Y-%m-%d} were deleted (`keep_records`). Reading the others again would lose these "
+            "events, so nothing was written. Undo the change of `key`, `types`, `order_by` or `start_position` that it "
+            f"follows. To start from what {spec.raw} holds now, let the connector read the source table again, then "
+            f"drop {spec.table} and run the pipeline"
         )
     if row["n"]:
         raise RecordsGoneError(
-            f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds (positions {row['low']} "
-            f"to {row['high']}), so reading all records again would lose them. Nothing was written. Restore these "
-            f"records: run the pipeline if {spec.raw} was rolled back and can land them again, or roll it back to a "
-            "snapshot that has them. If this follows a change of `key`, `types` or `start_position`, undoing the "
-            f"change works as well. To start from the records that {spec.raw} holds now, drop {spec.table} and run the "
+            f"{spec.table} holds {plural(row['n'], 'event')} whose records {spec.raw} no longer holds (positions "
+            f"{row['low']} to {row['high']}), so reading all records again would lose them. Nothing was "
+            f"written. Restore these records: run the pipeline if {spec.raw} was rolled back and can land them again, "
+            "or roll it back to a snapshot that has them. If this follows a change of `key`, `types` or `start_position`, "
+            f"undoing the change works as well. To start from the records that {spec.raw} holds now, drop {spec.table} and run the "
             "pipeline"
         )
 

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from lake_assets.errors import RepairError
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
+from lake_assets.lake.counts import plural
 from lake_assets.lake.lake_base import LakeBase
 from lake_assets.lake.metadata.metadata_commits import Metadata, point_at, read_metadata_at
 from lake_assets.lake.metadata.metadata_versions import version_of, versions
@@ -162,7 +163,7 @@ def _examined(lake: LakeBase, table: TableId, named: str, previous: str | None) 
         return Examined(table, "diverged", named, why=reason)
     newest, _ = next((p, m) for p, m in readable if m["table-uuid"] in (naming_uuids or uuids))
     back = number - version_of(newest)
-    distance = f"{back} version{'s' if back > 1 else ''}"
+    distance = plural(back, "version")
     older = f"; the newest readable one is {distance} older, and later changes are lost" if back > 0 else ""
     return Examined(table, "unreadable", named, newest, f"the file that the catalog names {problem}{older}")
 

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError, SchemaConflictError
 from lake_assets.lake import quote, thresholds
 from lake_assets.lake.column_spelling import caseless, clashes
+from lake_assets.lake.counts import plural
 from lake_assets.lake.names import is_of_iceberg
 from lake_assets.models.operators.kept_frames import Frame, Frames, has_bounds, types_of
 from lake_assets.models.python.model_inputs import Span, matching
@@ -219,7 +220,7 @@ class ResultWriter:
             *values, copies = duplicate
             raise KeyMissingError(
                 f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
-                f"function returned {copies} rows for {tuple(values)}: group them, or declare another key"
+                f"function returned {plural(copies, 'row')} for {tuple(values)}: group them, or declare another key"
             ).quoting(tuple(values))
 
     def _materialize_checked(self, rows: DataFrame) -> DataFrame:

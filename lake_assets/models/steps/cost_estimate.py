@@ -11,6 +11,7 @@ from pyiceberg.types import DoubleType, FloatType, IcebergType
 
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.pending_windows import Window
@@ -86,7 +87,7 @@ class Estimate:
             return ""
         return (
             f"files of {self.compared:,} rows were rewritten: comparing them is estimated to cost more than computing "
-            f"everything from {self.rows:,} rows"
+            f"everything from {plural(self.rows, 'row')}"
         )
 
     @property

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from lake_assets.errors import Refused
 from lake_assets.lake import quote
+from lake_assets.lake.counts import plural
 from lake_assets.models.operators import query_tree as op
 from lake_assets.models.operators.adjustable_groups import Retraction, retraction
 from lake_assets.models.operators.kept_frames import Frame, types_of
@@ -103,7 +104,7 @@ def _keys(ctx: ModelContext, tree: op.Tree, node: op.Node, keys: Mapping[str, st
         return ctx.nothing("no key touched")
     names = {o: f"__k{i}" for i, o in enumerate(keys)}
     replace_keys(ctx, tree, changed_keys, names, None)
-    return StepResult("keys", f"{changed_keys.rows} keys recomputed")
+    return StepResult("keys", f"{plural(changed_keys.rows, 'key')} recomputed")
 
 
 def _is_by(by: Identity, keys: Collection[str]) -> bool:
@@ -224,7 +225,9 @@ class Renewal:
             # Other rows share the values of the exact columns: which stored row is which cannot be determined.
             return self._recomputed(keys, "rows")
         new = f"SELECT {self._column_list} FROM ({changed}) WHERE {SIGN} > 0"
-        return Renewed(_both(self._column_list, new, f"SELECT * FROM {old_view}"), f"{keys.rows} rows replaced")
+        return Renewed(
+            _both(self._column_list, new, f"SELECT * FROM {old_view}"), f"{plural(keys.rows, 'row')} replaced"
+        )
 
     @property
     def _column_list(self) -> str:

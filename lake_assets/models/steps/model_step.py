@@ -15,6 +15,7 @@ from lake_assets.capture.renamed_columns import added_again, renamed_text, schem
 from lake_assets.capture.source_tags import is_of_others
 from lake_assets.errors import DefinitionChangedError, TableReplacedError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.cost_estimate import past_costs
@@ -240,7 +241,7 @@ class ModelStep(TableStep[M, SnapshotPins]):
         fails = standing_failures.has_failed(lake, self.spec.table)
         full = None if fails else next((c for c in past_costs(table) if c.strategy == "full"), None)
         seconds = f", in about {full.seconds * rows / max(full.rows, 1):,.0f} s" if full else ""
-        return f"{changed} computes it again from {rows:,} rows of {', '.join(map(str, sources))}{seconds}"
+        return f"{changed} computes it again from {plural(rows, 'row')} of {', '.join(map(str, sources))}{seconds}"
 
     @property
     def is_stopped_by_change(self) -> bool:

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from lake_assets.errors import Refused
 from lake_assets.lake import TableId, quote, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
 from lake_assets.models.operators import query_tree as op
@@ -87,7 +88,7 @@ class Ranges:
         return f"({' OR '.join(parts) or 'false'})"
 
     def __str__(self) -> str:
-        description = f"{len(self.intervals)} range{'s' if len(self.intervals) != 1 else ''}"
+        description = plural(len(self.intervals), "range")
         if self.intervals and self.intervals[-1][1] is None:
             description += ", the last without an end"
         return description + (" and rows without a value" if self.null else "")

@@ -12,6 +12,7 @@ from typing import Literal
 from lake_assets.capture import Capture
 from lake_assets.capture.renamed_columns import reused_names, schema_at
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
@@ -88,7 +89,7 @@ def is_stopped(step: ModelStep[ModelSpec], due: DueModel) -> bool:
 
 def _size(captured: Capture) -> str:
     after = [f for f in captured.files if f.side == "after"]
-    return f"{len(after)} file{'s' if len(after) != 1 else ''}, {sum(f.bytes for f in after):,} bytes"
+    return f"{plural(len(after), 'file')}, {sum(f.bytes for f in after):,} bytes"
 
 
 def _creation(step: ModelStep[ModelSpec], due: DueModel, plan: ModelPlan) -> Stage | None:

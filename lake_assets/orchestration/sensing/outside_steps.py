@@ -15,6 +15,7 @@ from lake_assets.facade import Lake
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeConfig, TableId, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.orchestration import asset_metadata
 from lake_assets.orchestration._compat import report_again
 from lake_assets.orchestration.asset_names import asset_key, valid_name
@@ -46,7 +47,7 @@ def outside_steps_sensor(pipeline: Pipeline, specs: Sequence[Spec], config: Lake
         finally:
             if "catalog" in vars(lake):
                 lake.catalog.close()
-        return dg.SkipReason(f"{count} steps of other programs were reported" if count else "no steps of others")
+        return dg.SkipReason(f"reported {plural(count, 'step')} of other programs" if count else "no steps of others")
 
     return sensor
 

@@ -16,6 +16,7 @@ from lake_assets.errors import (
 )
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.counts import plural
 from lake_assets.orchestration.runs.run_retries import Work, fingerprint
 from lake_assets.pipeline import SnapshotPins
 from lake_assets.pipeline.pending import PendingWindow, may_wait, next_batch, pending_of
@@ -166,7 +167,7 @@ def _files(window: PendingWindow) -> list[tuple[str, int, int]]:
 def describe(window: PendingWindow) -> str:
     """Describe a window: `raw.events 12..34`, or the number of files in the landing folder."""
     if window.files:
-        return f"{window.files} files in {window.source}"
+        return f"{plural(window.files, 'file')} in {window.source}"
     suffix = f" (a batch; {window.left} snapshots remain)" if window.left else ""
     return f"{window.source} {window.start or 'empty'}..{window.end or 'empty'}{suffix}"
 

@@ -16,6 +16,7 @@ from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.journal import step_journal
 from lake_assets.lake import LakeConfig, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.orchestration.asset_checks import comparisons
 from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
@@ -54,7 +55,6 @@ from lake_assets.orchestration.sensing.pending_scan import (
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.upkeep_settings import UPKEEP_CHECK
 from lake_assets.pipeline.table_graph import Spec, after
-from lake_assets.report.amounts import plural
 from lake_assets.signals.alerts.alert_evaluation import try_evaluate
 
 
@@ -259,7 +259,7 @@ def checks_of(
 
 
 def _summary_tags(decision: Decision, size: Size) -> Mapping[str, str]:
-    captured = f"{size.files} files, {size.bytes:,} bytes"
+    captured = f"{plural(size.files, 'file')}, {size.bytes:,} bytes"
     return {
         "lake_assets/tables": shortened([w.table for w in decision.due]),
         "lake_assets/windows": shortened([f"{w.table} < {w.what}" for w in decision.due]),

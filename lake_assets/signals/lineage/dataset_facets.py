@@ -26,6 +26,7 @@ from pyiceberg.types import ListType, MapType, NestedField, StructType
 from lake_assets.capture.renamed_columns import schema_at
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.counts import plural
 from lake_assets.lake.limited_cache import LimitedCache
 from lake_assets.lake.redaction import hide_in
 from lake_assets.pipeline.column_sources import column_sources
@@ -119,7 +120,7 @@ def _assertion(found: Finding) -> data_quality_assertions_dataset.Assertion:
         found.passed,
         severity="error" if found.blocking else "warn",
         name=found.audit,
-        actual="cannot be evaluated" if found.error else f"{found.failing} rows",
+        actual="cannot be evaluated" if found.error else plural(found.failing, "row"),
         expected="0 rows",
     )
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError, Refused
 from lake_assets.lake import quote, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.row_counts import number, rows_in, summary_of
 from lake_assets.tables.merge_pruning import Pruning, prune
@@ -96,7 +97,7 @@ class TableWriter(BranchWriter):
             if actual != inserted - deleted:
                 raise LostRows(
                     "rows to delete are missing in the table, or rows to insert exist already: it would grow by "
-                    f"{actual:,} rows instead of {inserted - deleted:,}"
+                    f"{plural(actual, 'row')} instead of {inserted - deleted:,}"
                 )
             if written is not None and written > inserted + updated:
                 raise LostRows(f"the table holds several rows of one {', '.join(key)}")
@@ -325,8 +326,8 @@ class TableWriter(BranchWriter):
     def _no_key(self, key: Sequence[str], copies: int, values: Iterable[object]) -> KeyMissingError:
         shared = tuple(values)
         return KeyMissingError(
-            f"{self.commit.table}: {', '.join(key)} is declared as its key, and the query gives {copies} rows for "
-            f"{shared}: declare a key that identifies each row, or none"
+            f"{self.commit.table}: {', '.join(key)} is declared as its key, and the query gives "
+            f"{plural(copies, 'row')} for {shared}: declare a key that identifies each row, or none"
         ).quoting(shared)
 
     def _has_zeros(self, column: str) -> bool:
