@@ -12,9 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lake_assets.lake import thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.lake.visible_text import visible
 from lake_assets.report import charts, graph_layout
-from lake_assets.report.amounts import core_time, counted, duration, money, plural, short_time, size
+from lake_assets.report.amounts import core_time, counted, duration, money, short_time, size
 from lake_assets.report.backfill_contents import BackfillReport
 from lake_assets.report.contents import Report
 from lake_assets.report.verification_contents import VerificationReport
