@@ -285,7 +285,8 @@ def _shared(lake: LakeBase, specs: Sequence[Spec], source: KeySource, events: Da
         yield (
             f"{source.raw.table}: events of other rows would be lost with {plural(len(shared), 'record')} of the keys, "
             f"which also hold{'s' if len(shared) == 1 else ''} them: positions {some}"
-            f"{', ...' if len(shared) > _LISTED else ''}. Records are removed as a whole: have the source's connector write one record for each change (wal2json: format-version=2)"
+            f"{', ...' if len(shared) > _LISTED else ''}. Records are removed as a whole: have the source's connector "
+            "write one record for each change (wal2json: format-version=2)"
         )
 
 

@@ -24,7 +24,16 @@ from lake_assets.pipeline.table_graph import Spec
 from lake_assets.report.amounts import duration, moment
 from lake_assets.report.charts import Bar, LagChart, day_bars, lag_chart
 from lake_assets.report.cost_sentences import cost_sentences, not_counted
-from lake_assets.report.findings import URGENT, Finding, behind_text, findings, is_late, of_disk, of_erasure, without_values
+from lake_assets.report.findings import (
+    URGENT,
+    Finding,
+    behind_text,
+    findings,
+    is_late,
+    of_disk,
+    of_erasure,
+    without_values,
+)
 from lake_assets.report.full_steps import Advisor
 from lake_assets.report.graph_layout import LAYERS, Graph, graph
 from lake_assets.report.period import costs_since

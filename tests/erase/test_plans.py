@@ -66,7 +66,7 @@ def test_a_folded_staging_table_is_erased_as_others_are(lake: Lake, tmp_path: Pa
     assert fold_all(lake, users.pipeline.specs(lake)) > 0
     done = call("erase", "--table", "final.users", "--key", "id=17", "--pipeline", users.file, "--yes")
     assert done.code == 0, done.out + done.err
-    assert "1 records of other rows mention the key elsewhere" in done.out
+    assert "the key is mentioned elsewhere, as in a column of JSON, in 1 record of other rows" in done.out
     assert users.count("final.users", "id IN (17, 1700017)") == users.count("staging.users", "id IN (17, 1700017)") == 0
     assert users.count("final.users", "id = 2") == 1
     assert users.count("raw.events", "record LIKE '%1700017%'") == 0

@@ -76,7 +76,7 @@ def test_a_record_with_events_of_other_rows_is_named(lake: Lake, tmp_path: Path,
     before = heads(lake)
     refused = call("erase", "--table", "final.users", "--key", "id=17", "--pipeline", file, "--yes")
     assert refused.code == 1
-    assert "1 records of the keys also hold events of other rows" in refused.err
+    assert "events of other rows would be lost with 1 record of the keys, which also holds them" in refused.err
     assert "positions 0 (staging.users)" in refused.err
     assert heads(lake) == before
     if not others_go:

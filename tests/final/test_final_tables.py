@@ -235,5 +235,5 @@ def test_what_comes_later_than_the_horizon_is_absorbed_and_told_of(lake: Lake) -
     feed.deliver([write(10, "c", 1), write(20, "c", 2), write(90_000, "u", 1, 9)])
     outcomes = feed.deliver([write(30, "u", 2, 3), write(70_000, "u", 2, 4)])
     assert outcomes["final.t"].details["older_than_horizon"] == 1
-    assert str(outcomes["final.t"].details["warning"]).startswith("LateEventsWarning: final.t: 1 events are more than")
+    assert str(outcomes["final.t"].details["warning"]).startswith("LateEventsWarning: final.t: 1 event more than")
     assert rows_of(feed.rows("final.t"), ["k", "n"]) == Counter({(1, 9): 1, (2, 4): 1})

@@ -231,7 +231,7 @@ def test_of_rows_without_a_key_those_that_are_fewer_count_as_deleted(plain_lake:
 
 def test_keys_of_several_rows_are_an_error_of_the_dump(feed: DumpFeed) -> None:
     feed.dump("2026-11-02", [*TWO, {"id": 1, "n": "another"}])
-    with pytest.raises(DuplicateKeyError, match=r'1 keys \(id\) have several rows, such as \["1"\] \(2 rows'):
+    with pytest.raises(DuplicateKeyError, match=r'the same key \(id\), 1 key in all, such as \["1"\] \(2 rows'):
         feed.land()
     assert len(feed.events()) == 4
     feed.dump("2026-11-03", TWO)

@@ -191,7 +191,7 @@ def test_a_replay_after_another_declaration_reads_all_records_by_it(lake: Lake, 
         change("insert", 3, id=3, n="9999999999"),
     )
     stream.declare(format="simplified", tables=[{"start_position": 1, "table": ITEMS, "key": "id", **declared}])
-    assert stream.replay()["staging.items"].why.startswith("1 records can be read now, 0 cannot")
+    assert stream.replay()["staging.items"].why.startswith("1 record can be read now, 0 cannot")
     stream.run()
     shown = sorted((r["id"], r["n"]) for r in stream.rows("final.items"))
     assert shown == ([(2, "002"), (3, "9999999999")] if len(declared) == 1 else [(1, 1), (2, 2), (3, 9999999999)])
@@ -220,7 +220,7 @@ def test_a_replay_before_the_first_event_could_be_read_makes_the_table(lake: Lak
     types = {"id": "int", "n": "decimal(12,2)"}
     stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", "types": types}])
     replayed = stream.replay()["staging.items"]
-    assert (replayed.inserted, replayed.why[:39]) == (1, "1 records can be read now, 1 cannot; ev")
+    assert (replayed.inserted, replayed.why[:38]) == (1, "1 record can be read now, 1 cannot; ev")
     assert [r[0] for r in stream.rejected()] == [1]
     stream.run()
     assert [r["id"] for r in stream.rows("final.items")] == [1]
@@ -235,7 +235,7 @@ def test_records_that_could_not_be_routed_are_routed_after_a_fix(lake: Lake) -> 
     assert outcomes["raw.events"].details == {"rejected": 2}
     assert not lake.exists("staging.items")
     stream.declare(**TYPED)
-    assert stream.replay()["raw.events"].why == "1 records can be routed now"
+    assert stream.replay()["raw.events"].why == "1 record can be routed now"
     stream.run()
     assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 1)]
     assert [(r["_position"], r["_op"]) for r in stream.rows("staging.items")] == [(0, "insert")]
@@ -306,7 +306,7 @@ def test_a_replay_takes_in_what_can_be_read_beside_what_cannot(lake: Lake) -> No
     types = {"id": "int", "n": "bigint"}
     stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", "types": types}], max_rejected="50%")
     stream.run(change("insert", 5, id="y", n=5), change("insert", 6, id=6, n=6))
-    assert stream.replay()["staging.items"].why == "1 records can be read now, 2 cannot"
+    assert stream.replay()["staging.items"].why == "1 record can be read now, 2 cannot"
     stream.run()
     assert sorted(r["id"] for r in stream.rows("final.items")) == [1, 2, 3, 6]
     assert [r[0] for r in stream.rejected()] == [3, 4]

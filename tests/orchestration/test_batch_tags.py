@@ -78,7 +78,7 @@ def test_attempts_are_counted_for_the_whole_backlog(
     source.append(rows(1))
     after = sensor.request()
     # The batch is equal, but later changes make a new window, which is retried.
-    assert "1 files" in before.tags["lake_assets/captured"]
+    assert "1 file" in before.tags["lake_assets/captured"]
     assert before.tags["lake_assets/captured"] == after.tags["lake_assets/captured"]
     assert before.run_key != after.run_key
 
@@ -98,7 +98,7 @@ def test_models_of_one_run_are_tagged_with_a_shared_window(
     window = f"feeds.t {first}..{second} (a batch; 2 snapshots remain)"
     tags = sensor.request().tags
     assert tags["lake_assets/windows"].startswith(f"agg.few < {window}")
-    assert tags["lake_assets/captured"].startswith("1 files, ")
+    assert tags["lake_assets/captured"].startswith("1 file, ")
     assert all(len(pending_of(plain_lake, s)) == 1 for s in sensor.watch.loaded)
 
 

@@ -68,7 +68,7 @@ def test_steps_of_commands_are_reported_once_with_their_times(watched: Watched) 
     watched.step(now - 30)
     watched.step(now - 20, status="failed")
     watched.step(now - 10, table="final.unknown")
-    assert watched.tick() == "2 steps of other programs were reported"
+    assert watched.tick() == "reported 2 steps of other programs"
     (last, metadata), (first, _) = watched.reported
     assert (last, first) == (round(now - 30), round(now - 60))
     assert metadata["rows_updated"] == 5
@@ -79,7 +79,7 @@ def test_steps_of_commands_are_reported_once_with_their_times(watched: Watched) 
     assert metadata["windows"].records[0].data["start"] == "1"
     assert watched.tick() == "no steps of others"
     watched.step(now)
-    assert watched.tick() == "1 steps of other programs were reported"
+    assert watched.tick() == "reported 1 step of other programs"
     # A killed daemon may have lost the cursor.
     watched.cursor = None
     watched.tick()
@@ -102,7 +102,7 @@ def test_steps_of_the_instances_own_runs_are_not_repeated(watched: Watched) -> N
     watched.step(time.time() - 9, f"dagster {run.run_id}")
     assert watched.tick() == "no steps of others"
     watched.step(time.time() - 8, "dagster 0b9a5f27-1f7c-4b2c-9b5c-2f86b4c2a002")  # of another instance
-    assert watched.tick() == "1 steps of other programs were reported"
+    assert watched.tick() == "reported 1 step of other programs"
 
 
 def test_the_last_materialization_stays_the_last(watched: Watched) -> None:

@@ -31,6 +31,6 @@ def test_a_store_that_denies_access_is_a_pending_step_of_its_stream_alone(bucket
         found, again = pending(), pending()
     assert found["raw.a"].startswith("StorageUnavailableError: ")
     assert found["raw.b"].startswith("LandingFolderError: ")
-    assert found["raw.c"] == f"1 files in {tmp_path}/in"
+    assert found["raw.c"] == f"1 file in {tmp_path}/in"
     assert found == again  # so that attempts of the same failure are counted
     assert set(pending()) == {"raw.b", "raw.c"}

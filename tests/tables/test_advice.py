@@ -260,7 +260,7 @@ def test_records_that_are_gone_are_not_left_out_without_a_word(lake: Lake) -> No
     lake.spark().sql("DELETE FROM raw.events WHERE position = 0")
     feed.run()
     feed.pipeline = pipeline({"table": "public.t", "types": {"n": "string"}})
-    with pytest.raises(RecordsGoneError, match="holds 1 events whose records"):
+    with pytest.raises(RecordsGoneError, match="holds 1 event whose records"):
         feed.run()
     assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(1, 1): 1, (2, 2): 1})
     # Either undo it, or use the remaining columns.

@@ -39,8 +39,8 @@ def rows_of(batch: Batch) -> DataFrame:
         if target.key:
             raise UnsupportedEventError(
                 f"{spec.table}: {spec.staging} has {plural(others, 'new event')} other than inserts, and the table is "
-                "declared to contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or "
-                "another mode"
+                "declared to contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events "
+                "out, or another mode"
             )
         raise UnsupportedEventError(
             f"{spec.table}: {spec.staging} has no key, and {plural(others, 'new event')} other than inserts: it is "

@@ -348,9 +348,9 @@ def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: Da
             f"{spec.table} holds {plural(row['n'], 'event')} whose records {spec.raw} no longer holds (positions "
             f"{row['low']} to {row['high']}), so reading all records again would lose them. Nothing was "
             f"written. Restore these records: run the pipeline if {spec.raw} was rolled back and can land them again, "
-            "or roll it back to a snapshot that has them. If this follows a change of `key`, `types` or `start_position`, "
-            f"undoing the change works as well. To start from the records that {spec.raw} holds now, drop {spec.table} and run the "
-            "pipeline"
+            "or roll it back to a snapshot that has them. If this follows a change of `key`, `types` or "
+            f"`start_position`, undoing the change works as well. To start from the records that {spec.raw} holds now, "
+            f"drop {spec.table} and run the pipeline"
         )
 
 
