@@ -29,6 +29,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Print one line per table, failing ones first: rows, watermark, pending changes, last run. Reads metadata only."""
+    if watch and as_json:
+        raise typer.BadParameter("--json prints the status once: leave out --watch, or call it again and again")
     lake = Lake.load_existing()
     if as_json:
         print_json(lake_status(lake, known_pipelines(lake)[0]).tables)
