@@ -54,7 +54,7 @@ def with_steps_at_work(lake: LakeBase, tables: Sequence[TableStatus], specs: Seq
 
 
 def _stopped_backfills(lake: LakeBase, ids: Collection[str]) -> dict[str, BackfillRecord]:
-    """Return the killed backfills that are open, without previews that nobody was shown: the next one discards these."""
+    """Return the killed backfills that are open, but no preview that nobody was shown: the next one discards it."""
     records, stopped = Records(lake), dict[str, BackfillRecord]()
     for backfill in filter(records.has, ids):
         with contextlib.suppress(CorruptMetadataError):  # `lake-assets backfills` tells of it
