@@ -78,7 +78,7 @@ def test_a_group_in_doubt_is_recomputed(lake: Lake, adjusted: list[str]) -> None
     world.sql("INSERT INTO final.u VALUES (100, 3, 'x', 7, 1, 1)")
     done = world.run(MODELS[1])["agg.sums"]
     assert adjusted == ["failed"]
-    assert "1 groups adjusted, 1 of them recomputed" in done.why
+    assert "1 group adjusted, 1 of them recomputed" in done.why
     assert (done.strategy, done.updated) == ("retract", 1)
 
 
@@ -124,7 +124,7 @@ def test_sums_of_decimals_keep_all_their_digits(
     }
     world.run(model)
     world.sql("INSERT INTO final.m VALUES (2, 0.0000000001, 0.000000000000000001, 1)")
-    assert world.run(model)["agg.m"].why.startswith("1 groups adjusted")
+    assert world.run(model)["agg.m"].why.startswith("1 group adjusted")
     # Sums of 38 digits are recomputed.
     world.sql(f"INSERT INTO final.m VALUES (2, 1, 1, 1{'0' * 37})")
     assert "1 of them recomputed" in world.run(model)["agg.m"].why

@@ -144,7 +144,7 @@ def a_job_redoes_a_range(at: Browser) -> None:
 def the_job_tells_what_it_plans_and_did(at: Browser) -> None:
     at.size(1400, 1600)
     at.shows("plan: final.orders", "is published", "5 inserted", "1 inserted", "View Asset")
-    at.picture("backfill-plan", below=420)
+    at.picture("backfill-plan", beside=240, below=580)
     at.size(1280, 800)
 
 

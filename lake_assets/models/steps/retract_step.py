@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote, thresholds
+from lake_assets.lake.counts import plural
 from lake_assets.models.operators.adjustable_groups import IN_DOUBT, RECOMPUTE, Retraction
 from lake_assets.models.operators.kept_frames import Frame
 from lake_assets.models.operators.maintenance import is_linear
@@ -87,11 +88,11 @@ def adjust(
         return ctx.nothing(untouched)
     if not doubtful_count:
         ctx.writer(strategy, few=few).replace(rows_done, keys, at_most=touched_count)
-        return StepResult(strategy, f"{touched_count} groups adjusted")
+        return StepResult(strategy, f"{plural(touched_count, 'group')} adjusted")
     listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
     doubtful_keys = ctx.frames.measure(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
     replace_keys(ctx, tree, doubtful_keys, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
-    return StepResult(strategy, f"{touched_count} groups adjusted, {doubtful_count} of them recomputed")
+    return StepResult(strategy, f"{plural(touched_count, 'group')} adjusted, {doubtful_count} of them recomputed")
 
 
 def _is_sure(how: Retraction, change: Frame) -> bool:
@@ -110,7 +111,7 @@ def _adjusted_by_merge(ctx: ModelContext, how: Retraction, change: Frame, keys: 
         return None
     if refused:
         return full_for_lost_rows(ctx, refused.reason)
-    return StepResult(ctx.plan.strategy, f"{change.rows} groups adjusted")
+    return StepResult(ctx.plan.strategy, f"{plural(change.rows, 'group')} adjusted")
 
 
 def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:
