@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shlex
+import socket
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -147,6 +148,13 @@ def check_users(world: World, key: int) -> None:
             assert event.record.snapshot is not None
     assert len(found.without_effect) == len(events_of(world.delivered[start:], key))
     assert found.pending == ()
+    check_runs(found)
+
+
+def check_runs(found: RowHistory) -> None:
+    """Each version was made by a step that the journal knows."""
+    assert all((v.run, v.host) == ("", socket.gethostname()) for v in found.versions)
+    assert not [n for n in found.notes if n.startswith("the run")]
 
 
 def _lsn(sequence: str | None) -> int:
@@ -157,6 +165,7 @@ def check_cities(world: World, city: str) -> None:
     """The sources of a group are the users that it had, and those of them that changed since the last batch."""
     found, wanted = world.of("agg.cities", city=city), expected(world.cities, city=city)
     assert [(c.what, c.before, c.after) for v in found.versions for c in v.changes] == [w[1:] for w in wanted]
+    check_runs(found)
     for (number, *_), version in zip(wanted, found.versions, strict=True):
         [source] = version.sources
         now = {r["id"]: r for r in world.users[number] if r["city"] == city}
