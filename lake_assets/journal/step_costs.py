@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Literal
 
-from lake_assets.journal.step_records import COMPLETE, LANDING, NO_CHANGE, StepRecord
+from lake_assets.journal.step_records import BACKFILL, COMPLETE, LANDING, NO_CHANGE, StepRecord
 from lake_assets.lake import thresholds
 from lake_assets.lake.config import CostsConfig
 
@@ -131,7 +131,7 @@ class _Complete:
             if power not in sizes or r.cpu_seconds < sizes[power].cpu_seconds:
                 sizes[power] = r
         for r in chain(*of_pipeline.values(), records):
-            if r.status == "absorbed" and r.strategy != NO_CHANGE:
+            if r.status == "absorbed" and r.strategy not in (NO_CHANGE, BACKFILL):
                 name = r.pipeline, r.table
                 self._fixed[name] = min(r.cpu_seconds, self._fixed.get(name, math.inf))
         # Core-seconds a byte, and the largest size that was measured.
@@ -142,7 +142,7 @@ class _Complete:
 
     def cost(self, record: StepRecord) -> StepCost:
         """Return the cost of a step, with the estimate."""
-        if record.status != "absorbed" or record.strategy in LANDING:
+        if record.status != "absorbed" or record.strategy in (*LANDING, BACKFILL):
             return StepCost(record)
         if record.computed_all or record.strategy == NO_CHANGE:
             # That no row changed, another way to compute the table might notice too: nothing counts as saved.
