@@ -19,7 +19,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo demo-picture ui spark-server test test-fast test-ui test-servers test-long test-versions lint _types _sizes format map reference docs docs-serve bench lock clean
+.PHONY: help setup install demo demo-picture ui spark-server test test-fast test-ui test-servers test-long test-versions lint _types _sizes format map reference docs docs-serve bench package lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -100,6 +100,12 @@ bench: setup ## Run every benchmark
 
 bench-%: setup ## Run one benchmark: make bench-NAME runs benchmarks/bench_NAME.py with ARGS
 	@ARGS="$(ARGS)" scripts/bench.sh benchmarks/bench_$*.py
+
+# twine is no dependency of anything else.
+package: install ## Build the sdist and the wheel into dist, and check them as PyPI does
+	rm -rf dist
+	$(BIN)/uv build -q
+	$(BIN)/uv tool run -q twine==7.0.0 check --strict dist/*
 
 lock: install ## Pin the dependencies of pyproject.toml again in requirements.lock
 	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-annotate --universal --python-version 3.11 \

@@ -1,4 +1,4 @@
-"""The error classes as tables: what each means, whether another attempt can help, and what to do."""
+"""The error classes, a section for each: what it means, whether another attempt can help, and what to do."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import re
 from collections.abc import Iterator
 
 from error_advice import ADVICE
-from reference_text import code, escaped, first_paragraph, page, table
+from reference_text import code, escaped, first_paragraph, page
 
 from lake_assets import errors
 
 _INTRO = """
-Each message says what happened, where, and what to do, with the names of your tables and columns. This page is the
-overview: what a class means, and what helps in general. *Temporary* errors are retried, within the step and by the
-sensor; others end a step at once.
+Each message says what happened, where, and what to do, with the names of your tables and columns. This page says what a
+class means, and what helps in general. In it, `TABLE`, `PIPELINE` and `ID` stand for yours.
 """
+_AGAIN = {
+    True: "Trying again helps only after a correction.",
+    False: "Trying again may help: a step tries three times by itself.",
+}
+# Their objects say it, not their classes.
+_DEPENDING = {"LakeError": "the class", "HiddenValuesError": "the hidden error"}
+_ROOTS = {"Exception", "LakeError", "TransientError"}
 
 
 def errors_page() -> str:
     """Return the page about all error classes."""
-    return page("Errors", _INTRO, _sections())
+    return page("Errors", _INTRO, [_index(), *_sections()])
 
 
 def classes() -> dict[str, type[errors.LakeError]]:
@@ -29,16 +35,24 @@ def classes() -> dict[str, type[errors.LakeError]]:
     return {n: c for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, errors.LakeError)}
 
 
+def _index() -> str:
+    lines = (f"- {title}: {', '.join(f'[{code(n)}](#{n.lower()})' for n in names)}" for title, names in _groups())
+    return "\n".join(lines)
+
+
 def _sections() -> Iterator[str]:
     for title, names in _groups():
-        rows = []
-        for name in names:
-            of = classes()[name]
-            parent = of.__mro__[1].__name__
-            kind = "" if parent in ("Exception", "LakeError", "TransientError") else f"<br>a {code(parent)}"
-            meaning = escaped(first_paragraph(of.__doc__))
-            rows.append([code(name) + kind, meaning, "no" if of.permanent else "yes", ADVICE[name]])
-        yield f"## {title}\n\n{table(['class', 'means', 'temporary', 'what to do'], rows)}"
+        yield f"## {title}"
+        yield from map(_section, names)
+
+
+def _section(name: str) -> str:
+    of = classes()[name]
+    parent = of.__mro__[1].__name__
+    kind = "" if parent in _ROOTS else f" It is also a [{code(parent)}](#{parent.lower()})."
+    meaning = escaped(first_paragraph(of.__doc__))
+    depends = f"Whether trying again helps depends on {_DEPENDING[name]}." if name in _DEPENDING else ""
+    return f"### {name}\n\n{meaning}{kind}\n\n*{depends or _AGAIN[of.permanent]}* {ADVICE[name]}"
 
 
 def _groups() -> Iterator[tuple[str, list[str]]]:

@@ -74,7 +74,7 @@ def _keys(module: ModuleType, function: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("described", "functions", "others"),
     [
-        (metadata_keys.STEP, [(asset_metadata, f) for f in ("of_outcome", "_counted", "of_record")], {"not_exact", "tables"}),
+        (metadata_keys.STEP, [(asset_metadata, f) for f in ("of_outcome", "_counted", "of_record")], {"not_exact", "tables", "-rejected"}),
         (metadata_keys.TABLE, [(asset_metadata, "of_table"), (asset_metadata, "of_code")], {"dagster/column_lineage"}),
         (
             metadata_keys.PARTITION,

@@ -167,7 +167,8 @@ def _show_version(version: RowVersion, kind: str, *, all_columns: bool, raw: boo
     _line(f"{what}   {_time(version.committed_at)}   snapshot {version.snapshot}")
     inserted, updated, deleted = version.rows
     counted = f"{version.operation}: +{inserted:,} ~{updated:,} -{deleted:,} rows of the table"
-    _line(f"  [dim]by {escape(version.made_by)}; {counted}[/]")
+    where = f", in {version.executed_in}" if version.executed_in else ""
+    _line(f"  [dim]by {escape(version.made_by + where)}; {counted}[/]")
     if version.absorbed:
         marks = ", ".join(f"{source} @ {snapshot or 'nothing'}" for source, snapshot in version.absorbed.items())
         _line(f"  [dim]absorbed {escape(marks)}[/]")

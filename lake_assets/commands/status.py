@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from lake_assets.commands.table_lookup import AsJson, known_pipelines
 from lake_assets.facade import Lake
 from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import lake_status
+from lake_assets.health.table_lag import lag_of
 from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw_tables import skipped_text
@@ -28,6 +29,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Print one line per table, failing ones first: rows, watermark, pending changes, last run. Reads metadata only."""
+    if watch and as_json:
+        raise typer.BadParameter("--json prints the status once: leave out --watch, or call it again and again")
     lake = Lake.load_existing()
     if as_json:
         print_json(lake_status(lake, known_pipelines(lake)[0]).tables)
@@ -86,13 +89,14 @@ def _show(lake: Lake) -> None:
 
 def _listing(statuses: Sequence[TableStatus]) -> Table:
     table = listing("table", "rows", "watermark", "behind", "upkeep", "last run (UTC)", right=["rows"], fold=True)
+    others = {s.table: s for s in statuses}
     for s in statuses:
         marks = ", ".join(f"{source} @ {snapshot}" for source, snapshot in s.watermark.items())
         table.add_row(
             escape(s.table),
             "" if s.rows is None else f"{s.rows:,}",
             escape(marks),
-            _behind(s),
+            behind_column(s, others),
             _upkeep(s.upkeep),
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
@@ -106,7 +110,13 @@ def _upkeep(due: Sequence[str] | None) -> str:
     return f"[yellow]{escape(', '.join(due))}[/]" if due else "[green]ok[/]"
 
 
-def _behind(status: TableStatus) -> str:
+def behind_column(status: TableStatus, others: Mapping[str, TableStatus]) -> str:
+    """Return how far a table is behind, and how far it may be.
+
+    Args:
+        others: the status of all tables by name.
+    """
+    target = None if status.target_lag is None else in_words(status.target_lag)
     if status.error:
         return "[bold red]error, see below[/]"
     if status.lost:
@@ -127,7 +137,8 @@ def _behind(status: TableStatus) -> str:
         parts.append(f"{plural(files, 'file')}{about}")
     if snapshots := sum(n or 0 for n in status.behind.values()):
         rows = f", {plural(status.rows_behind, 'row')}" if status.rows_behind else ""
-        parts.append(f"{plural(snapshots, 'snapshot')}{rows}, {status.behind_seconds:,.0f} s")
+        age = "" if target else f", {status.behind_seconds:,.0f} s"
+        parts.append(f"{plural(snapshots, 'snapshot')}{rows}{age}")
     parts += [left.text(source) for source, left in status.history.items() if left.matters]
     if status.running:
         where = "" if status.running.process else ", if it is alive (not here)"
@@ -137,5 +148,8 @@ def _behind(status: TableStatus) -> str:
     if status.upstream:
         parts.append(f"waits for {', '.join(status.upstream)}")
     if not parts:
-        return f"[green]{escape(status.source or 'up to date')}[/]"
+        return f"[green]{escape(status.source or 'up to date')}{f', target {target}' if target else ''}[/]"
+    if target:
+        lag = lag_of(status, others)
+        parts.append(f"{in_words(lag)} of {target}" if lag else f"target {target}")
     return f"[{'bold red' if status.failure else 'yellow'}]{escape('; '.join(parts))}[/]"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from lake_assets.backfill.backfill_record import BackfillRecord, Records
+from lake_assets.errors import CorruptMetadataError
 from lake_assets.health.table_status import KilledStep, RunningStep, TableStatus
 from lake_assets.lake import LakeBase
 from lake_assets.pipeline.pipelines_of_lake import noted_files
@@ -23,7 +26,9 @@ def with_steps_at_work(lake: LakeBase, tables: Sequence[TableStatus], specs: Seq
         specs: the tables whose declarations are known.
     """
     # Of a step that lost the catalog, the note stays until its process ends: the newest note of a table counts.
-    notes = {str(n.tables[0]): n for n in sorted(leftovers.notes(lake), key=lambda n: n.began) if n.tables}
+    began = sorted((n for n in leftovers.notes(lake) if n.tables), key=lambda n: n.began)
+    stopped = _stopped_backfills(lake, {n.backfill for n in began if n.backfill})
+    notes = {str(n.tables[0]): n for n in began if not (n.backfill and n.is_abandoned) or n.backfill in stopped}
     if not notes:
         return list(tables)
     failed, files = standing(lake), noted_files(lake)
@@ -40,22 +45,39 @@ def with_steps_at_work(lake: LakeBase, tables: Sequence[TableStatus], specs: Seq
             return table
         if not note.is_abandoned:
             return replace(table, running=RunningStep(note.began / 1000, note.process))
-        is_done = note.is_done_again or (table.last_run is not None and table.last_run.timestamp() * 1000 >= note.began)
+        is_newer = table.last_run is not None and table.last_run.timestamp() * 1000 >= note.began
+        is_done = note.is_done_again or (is_newer and not note.backfill)
         file = files.get(table.pipeline)
-        return table if is_done else replace(table, killed=_killed(note, str(file) if file else ""))
+        return table if is_done else replace(table, killed=_killed(note, str(file) if file else "", stopped))
 
     return [noted(t) for t in (*tables, *missing)]
+
+
+def _stopped_backfills(lake: LakeBase, ids: Collection[str]) -> dict[str, BackfillRecord]:
+    """Return the killed backfills that are open, but no preview that nobody was shown: the next one discards it."""
+    records, stopped = Records(lake), dict[str, BackfillRecord]()
+    for backfill in filter(records.has, ids):
+        with contextlib.suppress(CorruptMetadataError):  # `lake-assets backfills` tells of it
+            record = records.get(backfill)
+            if record.is_open and not record.is_running and not record.is_unseen:
+                stopped[backfill] = record
+    return stopped
 
 
 def _failed_since(failure: Failure | None, note: Note) -> bool:
     return failure is not None and failure.at >= note.began / 1000
 
 
-def _killed(note: Note, file: str) -> KilledStep:
+def _killed(note: Note, file: str, stopped: Mapping[str, BackfillRecord]) -> KilledStep:
     """Return what is known of a step whose process has ended, or has not been heard of for long."""
     began = f"{datetime.fromtimestamp(note.began / 1000, UTC):%Y-%m-%d %H:%M} UTC"
     command = f": `lake-assets run {shlex.quote(file)}`" if file else ""
-    if note.is_gone is None:
+    if note.backfill:
+        text = (
+            f"backfill {note.backfill} was killed or interrupted during the step that began at {began}, and has "
+            f"published nothing: {stopped[note.backfill].ways_to_end}"
+        )
+    elif note.is_gone is None:
         text = (
             f"a step began at {began} on another machine or before a restart, and has not reported since: whether it "
             f"was killed is not known here. If so, it published nothing, and the next run does its work again{command}"

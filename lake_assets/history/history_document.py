@@ -72,6 +72,8 @@ class RowVersion:
         events: the change events that were absorbed since the version before.
         sources: for a model, the source rows.
         notes: what is not known of this version.
+        run: what executed the step, as in the journal: `dagster ID`; empty: a command, or that is unknown.
+        host: the machine on which it ran; empty: unknown.
     """
 
     snapshot: int
@@ -85,6 +87,16 @@ class RowVersion:
     events: tuple[Event, ...] = ()
     sources: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
+    run: str = ""
+    host: str = ""
+
+    @property
+    def executed_in(self) -> str:
+        """What executed the step, for people; empty: unknown."""
+        kind, _, run = self.run.partition(" ")
+        if kind == "dagster":
+            return f"Dagster's run {run}"
+        return self.run or (f"a command on {self.host}" if self.host else "")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from lake_assets.history.row_key import RowKey, key_of, named_key
 from lake_assets.history.snapshot_rows import SnapshotRows
 from lake_assets.history.source_rows import SourceRows, Traced, lineage_of, traced
 from lake_assets.history.timeline import Timeline, timeline
+from lake_assets.history.version_runs import with_runs
 from lake_assets.history.wanted_rows import text_of, wanted
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId
@@ -99,10 +100,10 @@ class _Reader:
         # Of a table of another program, the named columns are taken for its key.
         identity = self.key.identity or (self.named.values if self.spec is None else ())
         listed = list(versions(line, self.rows, self._ids(identity)))
-        found = self._with_causes(found, line, listed)
+        found = with_runs(self.lake, self._with_causes(found, line, listed), line)
         if self.rows.spark_reason:
             self.notes.append(f"rows were read by Spark: {self.rows.spark_reason}")
-        return replace(found, notes=tuple(dict.fromkeys(self.notes)), files=self.rows.opened)
+        return replace(found, notes=tuple(dict.fromkeys((*self.notes, *found.notes))), files=self.rows.opened)
 
     def _with_causes(self, found: RowHistory, line: Timeline, listed: list[Version]) -> RowHistory:
         match self.spec:

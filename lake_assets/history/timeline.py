@@ -77,6 +77,13 @@ class Moment:
         return counts(self.snapshot)
 
     @property
+    def is_of_step(self) -> bool:
+        """Whether a step of a run made the commit, so that there was a record of it."""
+        summary = summary_of(self.snapshot)
+        others = (UPKEEP_PROPERTY, BACKFILL_PROPERTY, RECOMPUTED_PROPERTY)
+        return (COST in summary or PROPERTY in summary) and not any(summary.get(name) for name in others)
+
+    @property
     def made_by(self) -> str:
         """What made the commit, as far as its summary tells."""
         summary, parts = summary_of(self.snapshot), list[str]()

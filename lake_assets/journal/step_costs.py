@@ -11,10 +11,9 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lake_assets.journal.step_records import BACKFILL, COMPLETE, LANDING, NO_CHANGE, StepRecord
 from lake_assets.lake import thresholds
@@ -22,6 +21,7 @@ from lake_assets.lake.config import CostsConfig
 
 Grouping = Literal["table", "pipeline", "day", "strategy"]
 Basis = Literal["measured", "table", "pipeline", ""]
+_Name = tuple[str, str]  # of a pipeline and of its table
 # Why a step without a strategy of its own computed everything.
 FIRST_STEP = "first step of the table"
 _NUMBERS = re.compile(r"\d[\d,._]*")
@@ -111,34 +111,41 @@ def step_costs(records: Sequence[StepRecord], complete: Iterable[StepRecord] = (
     Args:
         complete: earlier steps that computed everything, from which estimates are taken too.
     """
-    references = {r.id: r for r in (*complete, *records) if r.computed_all and r.source_bytes > 0}
-    known = _Complete(references.values(), records)
+    known = KnownSteps({r.id: r for r in (*complete, *records)}.values())
     return [known.cost(r) for r in records]
 
 
-class _Complete:
-    """Steps that computed everything, by table and by pipeline."""
+class KnownSteps:
+    """What steps used that computed everything, by table and by pipeline: what estimates are taken from."""
 
-    def __init__(self, complete: Iterable[StepRecord], records: Iterable[StepRecord]) -> None:
+    def __init__(self, records: Iterable[StepRecord] = ()) -> None:
         # Of each table, the cheapest step for each power of two that the size of its sources is near.
-        self._of_table: dict[tuple[str, str], dict[int, StepRecord]] = defaultdict(dict)
-        of_pipeline: dict[str, list[StepRecord]] = defaultdict(list)
+        self._of_table: dict[_Name, dict[int, _Complete]] = defaultdict(dict)
+        # The newest estimate of a table, whose steps that computed everything may be long past.
+        self._carried: dict[_Name, _Complete] = {}
+        # Core-seconds, bytes, and the largest size that was measured.
+        self._of_pipeline: dict[str, tuple[float, int, int]] = defaultdict(lambda: (0.0, 0, 0))
         # What the cheapest step of a table used, each of its steps uses, however little it reads.
-        self._fixed: dict[tuple[str, str], float] = {}
-        for r in complete:
-            of_pipeline[r.pipeline].append(r)
-            sizes, power = self._of_table[r.pipeline, r.table], _power(r)
-            if power not in sizes or r.cpu_seconds < sizes[power].cpu_seconds:
-                sizes[power] = r
-        for r in chain(*of_pipeline.values(), records):
-            if r.status == "absorbed" and r.strategy not in (NO_CHANGE, BACKFILL):
-                name = r.pipeline, r.table
-                self._fixed[name] = min(r.cpu_seconds, self._fixed.get(name, math.inf))
-        # Core-seconds a byte, and the largest size that was measured.
-        self._rates = {
-            name: (sum(r.cpu_seconds for r in found) / sum(map(_size, found)), max(map(_size, found)))
-            for name, found in of_pipeline.items()
-        }
+        self._fixed: dict[_Name, float] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: StepRecord) -> None:
+        """Take a step into account."""
+        if record.status != "absorbed" or record.strategy in (NO_CHANGE, BACKFILL):
+            return
+        name, size = (record.pipeline, record.table), _size(record)
+        self._fixed[name] = min(record.cpu_seconds, self._fixed.get(name, math.inf))
+        if not record.source_bytes:
+            return
+        if record.computed_all:
+            sizes, power = self._of_table[name], _power(size)
+            if power not in sizes or record.cpu_seconds < sizes[power].cpu_seconds:
+                sizes[power] = _Complete(record.cpu_seconds, size)
+            used, read, largest = self._of_pipeline[record.pipeline]
+            self._of_pipeline[record.pipeline] = used + record.cpu_seconds, read + size, max(largest, size)
+        elif record.in_full_cpu_seconds is not None and record.in_full_basis == "table":
+            self._carried[name] = _Complete(record.in_full_cpu_seconds, size)
 
     def cost(self, record: StepRecord) -> StepCost:
         """Return the cost of a step, with the estimate."""
@@ -147,16 +154,35 @@ class _Complete:
         if record.computed_all or record.strategy == NO_CHANGE:
             # That no row changed, another way to compute the table might notice too: nothing counts as saved.
             return StepCost(record, record.cpu_seconds, "measured")
-        name = record.pipeline, record.table
         if not record.source_bytes:
             return StepCost(record)
-        if own := self._of_table.get(name):
-            nearest = own[min(own, key=lambda power: abs(power - _power(record)))]
-            return StepCost(record, _scaled(nearest, record, self._fixed[name]), "table")
-        if record.pipeline in self._rates:
-            rate, largest = self._rates[record.pipeline]
-            return StepCost(record, rate * min(_size(record), thresholds.COSTS_SCALED * largest), "pipeline")
+        name, size = (record.pipeline, record.table), _size(record)
+        own = self._of_table.get(name)
+        nearest = own[min(own, key=lambda power: abs(power - _power(size)))] if own else self._carried.get(name)
+        if nearest:
+            fixed = min(record.cpu_seconds, self._fixed.get(name, math.inf))
+            return StepCost(record, nearest.scaled(size, fixed), "table")
+        if record.pipeline in self._of_pipeline:
+            used, read, largest = self._of_pipeline[record.pipeline]
+            return StepCost(record, used / read * min(size, thresholds.COSTS_SCALED * largest), "pipeline")
         return StepCost(record)
+
+    def with_estimate(self, record: StepRecord) -> StepRecord:
+        """Return the record of a step with the estimate, as far as it is known when the step ends."""
+        cost = self.cost(record)
+        return replace(record, in_full_cpu_seconds=cost.in_full, in_full_basis=cost.basis)
+
+
+class _Complete(NamedTuple):
+    """What computing everything used, and the size of its sources."""
+
+    cpu_seconds: float
+    size: int
+
+    def scaled(self, size: int, fixed: float) -> float:
+        """Return core-seconds in proportion to the size of the sources, except for what each step costs anyway."""
+        factor = min(size / self.size, thresholds.COSTS_SCALED)
+        return fixed + max(0.0, self.cpu_seconds - fixed) * factor
 
 
 def seconds_in_full(complete: StepRecord, source_bytes: int) -> float:
@@ -178,14 +204,8 @@ def _at_least(source_bytes: int) -> int:
     return max(source_bytes, thresholds.SMALL_INPUT_BYTES)
 
 
-def _power(record: StepRecord) -> int:
-    return round(math.log2(_size(record)))
-
-
-def _scaled(complete: StepRecord, record: StepRecord, fixed: float) -> float:
-    """Return core-seconds in proportion to the size of the sources, except for what each step costs anyway."""
-    factor = min(_size(record) / _size(complete), thresholds.COSTS_SCALED)
-    return fixed + max(0.0, complete.cpu_seconds - fixed) * factor
+def _power(size: int) -> int:
+    return round(math.log2(size))
 
 
 def cost_lines(costs: Iterable[StepCost], by: Grouping, prices: CostsConfig) -> list[CostLine]:

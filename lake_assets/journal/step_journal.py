@@ -25,6 +25,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.journal.resource_use import ResourceUse, measured
+from lake_assets.journal.step_costs import KnownSteps
 from lake_assets.journal.step_records import BACKFILL, COMPLETE, SCHEMA, StepRecord, arrivals_of, of_error, of_outcome
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.lost_files import lost_file
@@ -100,28 +101,48 @@ def recorded(
         raise
     if outcome.status != "absorbed":
         return outcome
-    record = leave(lambda seen: of_outcome(seen, pipeline, outcome, use, _run.get(), _arrivals(lake)))
-    if record is not None and record.snapshot is not None and record.arrived_at is not None:
-        _arrivals(lake)[record.snapshot] = record.arrived_at
+    record = leave(lambda seen: _earlier(lake).record(seen, pipeline, outcome, use))
+    if record is not None:
+        _earlier(lake).add(record)
     used = {name: getattr(record, name) for name in _USED} if record else {}
     return replace(outcome, cpu_seconds=use.cpu_seconds, **used)
 
 
-def _arrivals(lake: LakeBase) -> dict[int, float]:
-    """Return, by snapshot, when the oldest change arrived that its step absorbed, as far as this process knows.
+class _Earlier:
+    """What this process knows of earlier steps: it reads those of the last days once, and then knows its own.
 
-    It is read from the journal once: then this process knows the snapshots of its own steps.
+    Attributes:
+        arrivals: by snapshot, when the oldest change arrived that its step absorbed.
+        known: what computing everything used.
     """
+
+    def __init__(self, records: Sequence[StepRecord]) -> None:
+        self.arrivals, self.known = arrivals_of(records), KnownSteps(records)
+
+    def record(self, seen: LakeBase, pipeline: str, outcome: Outcome, use: ResourceUse) -> StepRecord:
+        """Return the record of a step that absorbed something."""
+        return self.known.with_estimate(of_outcome(seen, pipeline, outcome, use, _run.get(), self.arrivals))
+
+    def add(self, record: StepRecord) -> None:
+        """Take a step of this process into account."""
+        self.known.add(record)
+        if record.snapshot is not None and record.arrived_at is not None:
+            self.arrivals[record.snapshot] = record.arrived_at
+
+
+def _earlier(lake: LakeBase) -> _Earlier:
     home = str(lake.config.home)
-    if home not in _known_arrivals or len(_known_arrivals[home]) > thresholds.JOURNAL_ARRIVALS:
-        _known_arrivals[home] = arrivals_of(read(lake, datetime.now(UTC) - timedelta(days=1)))
-    return _known_arrivals[home]
+    if home not in _known or len(_known[home].arrivals) > thresholds.JOURNAL_ARRIVALS:
+        _known[home] = _Earlier(read(lake, datetime.now(UTC) - timedelta(days=thresholds.JOURNAL_EARLIER_DAYS)))
+    return _known[home]
 
 
-_known_arrivals: dict[str, dict[int, float]] = {}
+_known: dict[str, _Earlier] = {}
 
 # What the outcome of a step says of its cost and its lag, as its record does.
-_USED = ("bytes_read", "bytes_written", "files_read", "files_written", "lag_seconds")
+_USED = (
+    "bytes_read", "bytes_written", "files_read", "files_written", "lag_seconds", "in_full_cpu_seconds", "in_full_basis",
+)  # fmt: skip
 
 
 def _noted(

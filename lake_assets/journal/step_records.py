@@ -64,6 +64,8 @@ SCHEMA = pa.schema(
         pa.field("run", pa.string()),
         pa.field("host", pa.string()),
         pa.field("computed_all", pa.bool_()),
+        pa.field("in_full_cpu_seconds", pa.float64()),
+        pa.field("in_full_basis", pa.string()),
     ]
 )
 # Strategies that land records, for which there is no other way; that compute all rows; and that change none.
@@ -93,6 +95,8 @@ class StepRecord:
         sources: of each absorbed window: source, start_snapshot, end_snapshot, files, bytes.
         error: class and message of the error, without secrets, shortened.
         run: what executed the step: `dagster ID`, or `backfill ID`; empty: a command or another program.
+        in_full_cpu_seconds: what computing everything would have used, as was estimated when the step ended; None:
+            unknown. `in_full_basis` says what it is taken from; see `step_costs`.
     """
 
     pipeline: str
@@ -122,6 +126,8 @@ class StepRecord:
     run: str = ""
     host: str = field(default_factory=socket.gethostname)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    in_full_cpu_seconds: float | None = None
+    in_full_basis: str = ""
 
     @property
     def rows_changed(self) -> int:

@@ -284,9 +284,10 @@ JOURNAL_RECORDS = 500
 JOURNAL_ERROR_CHARACTERS = 2_000
 # So many records wait at most, 1 kB each, if the table cannot be written. [not measured]
 JOURNAL_WAITING = 10_000
-# A process remembers the arrival of changes of so many snapshots, 100 bytes each, before it reads them again.
-# [not measured]
+# A process remembers the arrival of changes of so many snapshots, 100 bytes each, before it reads the steps of so many
+# days again. [0069; not measured]
 JOURNAL_ARRIVALS = 20_000
+JOURNAL_EARLIER_DAYS = 2
 # Events of lineage that wait for their receiver, or alerts that are over; further ones are dropped. A process waits for
 # so many seconds at its end until its events are sent. [not measured]
 SIGNAL_EVENTS = 1_000

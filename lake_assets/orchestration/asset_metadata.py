@@ -54,7 +54,7 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
 
 
 def _counted(outcome: Outcome) -> dict[str, Any]:
-    """Return what is known of each step, whoever has executed it; first what people look for."""
+    """Return what is counted of a step; first what people look for."""
     metadata: dict[str, Any] = {
         "rows_inserted": outcome.inserted,
         "rows_updated": outcome.updated,
@@ -72,6 +72,9 @@ def _counted(outcome: Outcome) -> dict[str, Any]:
         "bytes_read": outcome.bytes_read,
         "bytes_written": outcome.bytes_written,
     }
+    if outcome.in_full_cpu_seconds is not None:
+        metadata["core_seconds_in_full"] = round(outcome.in_full_cpu_seconds, 3)
+        metadata["in_full_basis"] = outcome.in_full_basis
     if outcome.lag_seconds is not None:
         metadata["lag_seconds"] = round(outcome.lag_seconds, 1)
     if outcome.windows:
@@ -80,23 +83,23 @@ def _counted(outcome: Outcome) -> dict[str, Any]:
     return metadata
 
 
-def of_record(record: StepRecord) -> dict[str, Any]:
-    """Return the metadata of a step that no run of Dagster has executed, from its record."""
+def of_record(record: StepRecord, spec: Spec) -> dict[str, Any]:
+    """Return the metadata of a step that no run of Dagster has executed, from its record.
+
+    It is that of the step's outcome without ranges and details, which the journal does not keep.
+    """
     windows = tuple(
         Absorbed(w["source"], w["start_snapshot"], w["end_snapshot"], w["files"], w["bytes"]) for w in record.sources
     )
-    return {
-        "status": record.status,
-        "executed_by": record.run or f"a command on {record.host}",
-        **_counted(
-            Outcome(
-                record.table, "absorbed", windows, record.rows_inserted, record.rows_updated, record.rows_deleted,
-                strategy=record.strategy, why=record.reason, seconds=record.seconds, cpu_seconds=record.cpu_seconds,
-                bytes_read=record.bytes_read, bytes_written=record.bytes_written,
-                files_read=record.files_read, files_written=record.files_written, lag_seconds=record.lag_seconds,
-            )
-        ),
-    }  # fmt: skip
+    outcome = Outcome(
+        record.table, "absorbed", windows, record.rows_inserted, record.rows_updated, record.rows_deleted,
+        strategy=record.strategy, why=record.reason, seconds=record.seconds, cpu_seconds=record.cpu_seconds,
+        bytes_read=record.bytes_read, bytes_written=record.bytes_written,
+        files_read=record.files_read, files_written=record.files_written, lag_seconds=record.lag_seconds,
+        in_full_cpu_seconds=record.in_full_cpu_seconds, in_full_basis=record.in_full_basis,
+        details={"rejected": record.records_rejected, INEXACT: record.not_exact},
+    )  # fmt: skip
+    return {"executed_by": record.run or f"a command on {record.host}", **of_outcome(outcome, spec)}
 
 
 # Metadata that is as true of one partition as of the whole step.

@@ -109,7 +109,7 @@ def build_definitions(
         status=sensor_status,
     )
     return dg.Definitions(
-        assets=[*assets, *external_assets(pipeline, lookup)],
+        assets=[*assets, *external_assets(pipeline, lookup), *(reports.assets or [])],
         asset_checks=checks,
         jobs=[
             *([job] if has_job else []),

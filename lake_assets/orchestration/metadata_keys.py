@@ -20,6 +20,9 @@ STEP: Mapping[str, str] = {
     "records_rejected": "records that could not be read or routed (raw and staging tables)",
     "seconds": "time that the step took",
     "core_seconds": "seconds of one core that the step used, in this process, its JVM and executors",
+    "core_seconds_in_full": "estimate: core-seconds that computing everything would have used",
+    "in_full_basis": "what this estimate is taken from: the step itself (`measured`), or other steps of the `table` or "
+    "the `pipeline`",
     "lag_seconds": "when the step ended, how long ago the oldest change that it absorbed had arrived in the lake",
     "target_lag_seconds": "the declared `target_lag`, as a line beside the lag",
     "files_read": "captured files, and files of the table that the step replaced",

@@ -1,7 +1,8 @@
-"""The report of a pipeline's lake in Dagster: a job that writes the page, and its schedule."""
+"""The report of a pipeline's lake in Dagster: an asset, whose materialization writes the page, and its schedule."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -17,21 +18,27 @@ from lake_assets.report.html_page import write_page
 
 
 def report_definitions(pipeline: Pipeline, config: LakeConfig) -> dg.Definitions:
-    """Build the job and the schedule of a declared report; none if the pipeline declares none."""
+    """Build the asset, the job and the schedule of a declared report; none if the pipeline declares none."""
     settings = pipeline.config.report
     if settings is None:
         return dg.Definitions()
     name = f"{valid_name(pipeline.name)}_report"
 
-    @dg.op(name=f"{name}_page", description=f"Writes {settings.file}.")
-    def page(context: dg.OpExecutionContext) -> None:
+    @dg.asset(
+        key=dg.AssetKey([pipeline.name, "report"]),
+        description=f"The page {settings.file}: what is late, failing or expensive in the lake, and why.",
+        kinds={"html"},
+        tags=pipeline.config.tags,
+        group_name=pipeline.config.group or valid_name(pipeline.name),
+        owners=pipeline.config.owners,
+    )
+    def page() -> dg.MaterializeResult[Any]:
         file, findings = write_report(config, settings)
-        context.add_output_metadata({"file": dg.MetadataValue.path(str(file)), "findings": findings})
+        return dg.MaterializeResult(metadata={"file": dg.MetadataValue.path(str(file)), "findings": findings})
 
-    @dg.job(name=name, description="Write the report on the lake.", executor_def=dg.in_process_executor)
-    def job() -> None:
-        page()
-
+    job = dg.define_asset_job(
+        name, [page], description="Write the report on the lake.", executor_def=dg.in_process_executor
+    )
     schedule = dg.ScheduleDefinition(
         f"{name}_schedule",
         job=job,
@@ -39,7 +46,7 @@ def report_definitions(pipeline: Pipeline, config: LakeConfig) -> dg.Definitions
         execution_timezone=settings.timezone,
         description="Writes the report on the lake.",
     )
-    return dg.Definitions(jobs=[job], schedules=[schedule])
+    return dg.Definitions(assets=[page], jobs=[job], schedules=[schedule])
 
 
 def write_report(config: LakeConfig, settings: ReportSettings) -> tuple[Path, int]:

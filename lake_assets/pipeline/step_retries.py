@@ -109,7 +109,7 @@ def _retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
             with (
                 attempt,
                 contextlib.ExitStack() as locks,
-                _lost_history(lake, step),
+                advised_on_lost_files(lake, step),
                 named_errors(spec.table),
                 _lost_files(lake, step),
                 as_race(spec.table),
@@ -145,8 +145,8 @@ def _lost_files(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generator
 
 
 @contextlib.contextmanager
-def _lost_history(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generator[None]:
-    """Advise by whose file is lost: a rebuild does not need a file that only past snapshots of a source name."""
+def advised_on_lost_files(lake: LakeBase, step: TableStep[Any, SnapshotPins]) -> Generator[None]:
+    """Let the context's errors advise by whose file is lost: a rebuild needs none that only past snapshots name."""
     try:
         yield
     except (CorruptMetadataError, MissingDataFileError) as e:

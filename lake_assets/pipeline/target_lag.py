@@ -153,8 +153,8 @@ class UnkeptTarget:
             )
         return (
             f"it is {_duration(self.lag)} behind, with a target_lag of {_duration(self.target)}: "
-            f"{took}, so no run has begun in time, or it failed: is the capture sensor on (or cron), and does a table "
-            "upstream fail?"
+            f"{took}, so no run has begun in time, or it failed: is the capture sensor on (or cron), does a table "
+            "upstream fail, or does a slow step of another table delay each run of the pipeline?"
         )
 
 

@@ -46,7 +46,9 @@ from lake_assets.pipeline.row_comparison import (
 )
 from lake_assets.pipeline.sensitive_columns import SensitiveTables
 from lake_assets.pipeline.sensitive_steps import without_values_in_errors
+from lake_assets.pipeline.step_retries import advised_on_lost_files
 from lake_assets.pipeline.table_graph import ComputedSpec
+from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.writing.table_ddl import columns_of, key_in
 
 
@@ -142,7 +144,7 @@ def verify(
     use = ResourceUse(time.time())
 
     def run() -> Verification:
-        with named_errors(spec.table), measured(lake, use):
+        with advised_on_lost_files(lake, step_of(spec)), named_errors(spec.table), measured(lake, use):
             verification = _verified(lake, spec, sample, limit)
         return replace(verification, seconds=use.seconds, cpu_seconds=use.cpu_seconds)
 

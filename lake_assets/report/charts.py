@@ -24,6 +24,9 @@ class LagChart:
         dots: coordinates of each point.
         target_y: where the target is; None: there is none.
         most, last: the greatest and the latest lag, as text; `target` in the same way.
+        later: how many steps were later than the target.
+        seconds: the greatest lag.
+        share: that as a share of the target; 0 without one.
     """
 
     table: str
@@ -34,7 +37,9 @@ class LagChart:
     last: str
     target: str
     steps: int
+    later: int
     seconds: float
+    share: float
 
 
 def lag_chart(table: str, records: Iterable[StepRecord], start: float, end: float, target: float | None) -> LagChart:
@@ -65,7 +70,9 @@ def lag_chart(table: str, records: Iterable[StepRecord], start: float, end: floa
         duration(lags[-1][1]) if lags else "",
         duration(target) if target is not None else "",
         len(lags),
+        sum(target is not None and lag > target for _, lag in lags),
         most,
+        most / target if target else 0.0,
     )
 
 

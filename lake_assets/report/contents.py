@@ -32,6 +32,7 @@ from lake_assets.report.findings import (
     is_late,
     of_disk,
     of_erasure,
+    of_missed_target,
     without_values,
 )
 from lake_assets.report.full_steps import Advisor
@@ -135,6 +136,7 @@ class Report:
         counts: numbers of findings, by their kind.
         costs: None: no step has run in the period.
         first_step: when the first step of the period began, which is where charts begin.
+        lags: the greatest first, those of tables with a target before the others, as a share of it.
         quiet_lags: number of tables with a lag that is not drawn.
         rejected: by raw table, numbers of records that could not be read: that stand, are closed, were rejected in the
             period.
@@ -208,12 +210,14 @@ def composed(
     for record in (s.record for s in steps if s.record.strategy != BACKFILL):
         records[record.table].append(record)
     erasures = [of_erasure(status.erasure)] if status.erasure else []
-    found = [*broken, *map(of_disk, status.disks), *findings(status.tables), *erasures]
-    found = [replace(f, what=hidden(f.what)) for f in found]
     # The charts begin with the first step: a lake may be younger than the period.
     first = steps[0].record.started_at if steps else period.start.timestamp()
     lags = [lag_chart(t, of, first, period.end.timestamp(), targets.get(t)) for t, of in records.items()]
-    lags = sorted((chart for chart in lags if chart.steps), key=lambda chart: -chart.seconds)
+    lags = sorted((chart for chart in lags if chart.steps), key=lambda chart: (-chart.share, -chart.seconds))
+    later = {chart.table: chart.later for chart in lags}
+    missed = filter(None, (of_missed_target(t, later.get(t.table, 0), moment(first)) for t in status.tables))
+    found = [*broken, *map(of_disk, status.disks), *findings(status.tables), *missed, *erasures]
+    found = [replace(f, what=hidden(f.what)) for f in found]
     return Report(
         lake.config.name,
         moment(period.start.timestamp()),

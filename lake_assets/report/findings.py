@@ -66,6 +66,19 @@ def of_erasure(text: str) -> Finding:
     return Finding("notice", "the lake", text)
 
 
+def of_missed_target(status: TableStatus, later: int, since: str) -> Finding | None:
+    """Return what is to be known of a target that was missed before; None: it was not, or the table is late or stopped.
+
+    Args:
+        later: how many steps were later than the target.
+        since: from when on they were counted.
+    """
+    if not later or status.target_lag is None or status.failure or status.error or status.lost or is_late(status):
+        return None
+    target = duration(status.target_lag)
+    return Finding("notice", status.table, f"missed its target of {target} {plural(later, 'time')} since {since}")
+
+
 def is_late(status: TableStatus) -> bool:
     """Whether changes have waited for longer than they may."""
     limit = thresholds.REPORT_LATE_SECONDS if status.target_lag is None else status.target_lag

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 _FOLDER = "at-work"
 _NOTE = re.compile(rf"({OWNER})-[0-9a-f]{{12}}\.json")
 _BRANCH = re.compile(rf"lake_assets_({OWNER})_[0-9a-f]{{32}}")
+_SIDE_CATALOG = re.compile(r".+_(b[0-9a-f]{6})")
 # A Spark Connect server may continue a step whose process was killed, and commit it.
 FILES_AFTER = timedelta(hours=24)
 
@@ -74,7 +75,8 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
     make_private(folder)
     note = folder / f"{owner()}-{uuid.uuid4().hex[:12]}.json"
     try:
-        note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
+        began, catalog = int(time.time() * 1000), lake.config.name
+        note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": began, "catalog": catalog}))
         yield
     except CatalogUnavailableError:
         raise  # whether the writer's commit succeeded is unknown, so its files are still there
@@ -87,8 +89,13 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
 
 def _done_again(lake: LakeBase, table: TableId) -> None:
     """Note with killed steps of a table that a later one was done: nothing is left but their files."""
+    backfill = _backfill_of(lake.config.name)
     for killed in _notes(lake):
-        if killed.is_abandoned and not killed.is_done_again and killed.tables[:1] == (table,):
+        if (
+            killed.is_abandoned
+            and not killed.is_done_again
+            and (killed.tables[:1], killed.backfill) == ((table,), backfill)
+        ):
             with contextlib.suppress(OSError):  # another step does the same, or the disk is full
                 written, partial = killed.file.stat().st_mtime, killed.file.with_suffix(".partial")
                 partial.write_text(json.dumps(json.loads(killed.file.read_text()) | {"done_again": True}))
@@ -134,6 +141,7 @@ class Note:
         process: the id of the process, if it runs on this machine.
         is_gone: whether the process has ended; None: that is not visible here.
         is_done_again: whether a later step of the table was done.
+        backfill: the id of the backfill whose working copy the step writes; None: it writes the table itself.
     """
 
     file: Path
@@ -144,6 +152,12 @@ class Note:
     process: int | None = None
     is_gone: bool | None = None
     is_done_again: bool = False
+    backfill: str | None = None
+
+
+def _backfill_of(catalog: str) -> str | None:
+    """Return the id of the backfill whose working copies are in a catalog."""
+    return match[1] if (match := _SIDE_CATALOG.fullmatch(catalog)) else None
 
 
 def abandoned(lake: LakeBase) -> list[Note]:
@@ -165,6 +179,7 @@ def _notes(lake: LakeBase) -> Iterator[Note]:
             content = json.loads(file.read_text())
             tables = tuple(TableId.parse(tuple(t)) for t in content["tables"])
             began, is_done_again = int(content["began"]), bool(content.get("done_again"))
+            backfill = _backfill_of(content.get("catalog", ""))
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, LakeError):
@@ -175,7 +190,7 @@ def _notes(lake: LakeBase) -> Iterator[Note]:
         # Whether a process on another machine is alive is unknown: only the age counts.
         is_abandoned = age >= FILES_AFTER if is_dead is None else is_dead
         process = int(match[1].split("_")[1]) if match and is_dead is False else None
-        yield Note(file, tables, began, age, is_abandoned, process, is_dead, is_done_again)
+        yield Note(file, tables, began, age, is_abandoned, process, is_dead, is_done_again, backfill)
 
 
 def _sweep_note(lake: LakeBase, note: Note, after: timedelta) -> list[str]:

@@ -18,6 +18,7 @@ class Absorbed:
 
     Attributes:
         ranges: by column, the most telling first, its range as text.
+        records: rows in the captured files, among them those that did not change; None: unknown.
     """
 
     source: str
@@ -26,6 +27,7 @@ class Absorbed:
     files: int
     bytes: int
     ranges: dict[str, str] = field(default_factory=dict)
+    records: int | None = None
 
     @classmethod
     def of(cls, source: str, capture: Capture) -> Absorbed:
@@ -38,6 +40,7 @@ class Absorbed:
             len(after),
             sum(f.bytes for f in after),
             {name: range_text(capture.ranges[name]) for name in capture.telling_columns},
+            sum(f.records for f in after),
         )
 
 
@@ -69,6 +72,8 @@ class Outcome:
         bytes_written, files_written: of the files that the step added to the table.
         lag_seconds: when the step ended, how long ago the oldest change that it absorbed had arrived in the lake; None:
             unknown.
+        in_full_cpu_seconds: an estimate of what computing everything would have used; None: unknown. `in_full_basis`
+            is what it is taken from: this step (`measured`), steps of the `table`, or of the `pipeline`.
         details: anything else worth showing.
         audits: results of the audits, if they were evaluated for written rows.
         error: the message, if it failed.
@@ -94,6 +99,8 @@ class Outcome:
     files_read: int = 0
     files_written: int = 0
     lag_seconds: float | None = None
+    in_full_cpu_seconds: float | None = None
+    in_full_basis: str = ""
 
     @property
     def changed(self) -> int:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
+from lake_assets.commands import status as status_command
 from lake_assets.commands.run import pipeline_note, rejection_note
-from lake_assets.commands.status import notes_of
+from lake_assets.commands.status import behind_column, failing_first, notes_of
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.health.lake_status import with_upstream
 from lake_assets.health.table_status import TableStatus
@@ -56,6 +57,71 @@ def behind(call: Call) -> dict[str, str]:
     lines = call("status").out.splitlines()
     at = lines[0].index("behind"), lines[0].index("upkeep")
     return {line.split()[0]: line[slice(*at)].strip() for line in lines[1:] if not line.split()[0].endswith((":", ","))}
+
+
+def test_run_shows_rejected_records_of_each_table_and_of_all(
+    plain_lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = [
+        Outcome("raw.events", "absorbed", inserted=9, seconds=0.5, details={"rejected": 1}),
+        Outcome("staging.items", "absorbed", inserted=6, seconds=1.0, details={"rejected": 2}),
+        Outcome("final.items", "nothing"),
+    ]
+
+    def run(*_: Any, on_outcome: Callable[[Outcome], None], **__: Any) -> list[Outcome]:
+        for outcome in outcomes:
+            on_outcome(outcome)
+        return outcomes
+
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: plain_lake))
+    monkeypatch.setattr(Pipeline, "run", run)
+    done = call("run", declare(tmp_path / "p.yaml"), "--no-upkeep")
+    assert done.code == 3
+    head, *lines, last = done.out.splitlines()
+    at = head.index("rejected"), head.index("rejected") + len("rejected")
+    assert {line.split()[0]: line[slice(*at)].strip() for line in lines} == {
+        "raw.events": "1", "staging.items": "2", "final.items": ""
+    }  # fmt: skip
+    assert last == "3 tables: 2 absorbed changes, 1 had none; 3 records rejected; 1.5 s"
+
+
+def test_status_is_printed_again_until_it_is_interrupted(
+    plain_lake: Lake, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: plain_lake))
+    monkeypatch.setattr(status_command.time, "sleep", sleep)
+    plain_lake.ensure_namespace(("final",))
+    done = call("status", "--watch", "--every", 7)
+    assert (done.code, pauses) == (130, [7, 7])
+    assert done.out.count("no pipeline has filled a table") == done.out.count("UTC, again every 7 s") == 2
+    assert done.err.startswith("interrupted")
+    refused = call("status", "--watch", "--json")
+    assert (refused.code, refused.out) == (2, "")
+    assert "leave out --watch" in refused.err
+
+
+def test_tables_that_need_somebody_come_first_and_then_those_with_something_to_absorb() -> None:
+    def status(table: str, pending: int = 0, **more: Any) -> TableStatus:
+        return TableStatus(table, "p", 0, {"raw.a": 1}, {"raw.a": pending}, 0.0, None, **more)
+
+    tables = [
+        status("staging.current"),
+        status("staging.behind", 2),
+        status("staging.failed", failure="ModelError: wrong"),
+        status("final.current"),
+        status("final.unreadable", error="its metadata are gone"),
+        status("final.waiting", waiting=Backlog(3)),
+    ]
+    assert [s.table.partition(".")[2] for s in failing_first(tables)] == [
+        "failed", "unreadable", "behind", "waiting", "current", "current"
+    ]  # fmt: skip
 
 
 @pytest.mark.long
@@ -186,6 +252,27 @@ def test_everything_upstream_that_is_behind_is_named() -> None:
         "agg.c": (),
         "final.c": (),
     }
+
+
+def test_the_lag_of_a_table_is_shown_against_its_target() -> None:
+    def status(table: str, behind: float = 0.0, **more: Any) -> TableStatus:
+        return TableStatus(table, "p", 0, {}, {"src.a": int(behind > 0)}, behind, None, **more)
+
+    tables = [
+        status("final.a", 180.0, target_lag=300.0),
+        status("final.kept", target_lag=300.0),
+        status("final.none", 180.0),
+        status("agg.below", upstream=("final.none",), target_lag=600.0),
+        status("agg.other", redeclared="another query", target_lag=600.0),
+    ]
+    others = {t.table: t for t in tables}
+    assert [re.sub(r"\[.*?\]", "", behind_column(t, others)) for t in tables] == [
+        "1 snapshot; 3 min of 5 min",
+        "up to date, target 5 min",
+        "1 snapshot, 180 s",
+        "waits for final.none; 3 min of 10 min",
+        "declared otherwise; target 10 min",
+    ]
 
 
 def test_a_cause_that_tables_share_is_told_once_with_all_of_them() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from lake_assets import Lake
+from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.health.lake_status import lake_status, quick_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.lake.signal_settings import ALERT_KINDS
@@ -109,4 +112,21 @@ def test_a_process_elsewhere_is_never_called_killed(
     assert not found.killed.is_known
     assert "has not reported since: whether it was killed is not known here" in found.killed.text
     assert ("yellow", found.killed.text) in found.notes
+    assert alerts(shop) == []
+
+
+def test_a_killed_backfill_is_told_until_it_is_continued_or_discarded(shop: Shop) -> None:
+    record = BackfillRecord("b0ff1ce", "shop", "agg.cities: everything", (TableRecord(str(CITIES), "everything"),))
+    records = Records(shop.lake)
+    records.save(record)
+    note = killed(shop)
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"catalog": f"{shop.lake.config.name}_{record.id}"}))
+    shop.step()  # a step of the table itself does not continue its backfill
+    found = cities(shop)
+    assert found.killed is not None
+    assert found.killed.text.startswith("backfill b0ff1ce was killed or interrupted")
+    assert "continue it (`lake-assets resume b0ff1ce`) or discard it" in found.killed.text
+    assert ("failed", str(CITIES)) in alerts(shop)
+    records.save(replace(record, state="discarded"))
+    assert cities(shop).killed is None
     assert alerts(shop) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -25,7 +26,11 @@ from pyiceberg.types import (
 from lake_assets import Lake
 from lake_assets.errors import RowHistoryError
 from lake_assets.history.wanted_rows import text_of, value_of
+from lake_assets.journal import step_journal
+from lake_assets.journal.step_records import StepRecord
+from lake_assets.lake.metadata.watermark import Watermark, to_properties
 from tests.support.cli import Done
+from tests.support.faults import files_of
 
 Call = Callable[..., Done]
 SCHEMA = Schema(
@@ -67,6 +72,61 @@ def test_versions_are_printed_with_what_changed(call: Call) -> None:
     assert "tenant" in call(
         "history", "shop.people", "--key", "tenant=a", "--key", "id=1", "--all-columns"
     ).out.split("updated")[1]  # fmt: skip
+
+
+@pytest.fixture
+def stepped(plain_lake: Lake, call: Call) -> Callable[..., int]:
+    """Commits as a step does, and leaves its record."""
+
+    def step(name: str, run: str = "", host: str = "", *, recorded: bool = True) -> int:
+        table = plain_lake.table("shop.people")
+        mark = to_properties({"staging.people": Watermark("u", 7)})
+        table.overwrite(_rows(table, ("a", 1, name)), "tenant = 'a' and id = 1", snapshot_properties=mark)
+        snapshot = plain_lake.table("shop.people").metadata.current_snapshot_id
+        assert snapshot is not None
+        if recorded:
+            of = StepRecord(
+                "p", "shop.people", "absorbed", time.time(), 1.0, 1.0, snapshot=snapshot, run=run, host=host
+            )
+            step_journal.note(plain_lake, of)
+        return snapshot
+
+    return step
+
+
+def test_versions_tell_the_run_that_made_them(call: Call, stepped: Callable[..., int], plain_lake: Lake) -> None:
+    by_dagster = stepped("Ada K.", run="dagster 3f2a1b6c", host="worker-1")
+    step_journal.flush(plain_lake)
+    by_command = stepped("Ada M.", host="worker-2")
+    unrecorded = stepped("Ada N.", recorded=False)
+    key = ("history", "shop.people", "--key", "tenant=a", "--key", "id=1")
+    done = call(*key)
+    lines = done.out.splitlines()
+
+    def maker(snapshot: int) -> str:
+        at = next(n for n, line in enumerate(lines) if line.endswith(f"snapshot {snapshot}"))
+        return lines[at + 1].strip().split(";")[0]
+
+    assert maker(by_dagster) == "by a step, in Dagster's run 3f2a1b6c"
+    assert maker(by_command) == "by a step, in a command on worker-2"
+    assert maker(unrecorded) == "by a step"
+    assert "the runs of 1 version are not known: lake_assets.steps, which keeps 90 days, has no record" in done.out
+    document = json.loads(call(*key, "--json").out)
+    # What other programs wrote has no run, and no note says that it is missing.
+    assert [(v["run"], v["host"]) for v in document["versions"]] == [
+        ("", ""), ("", ""), ("dagster 3f2a1b6c", "worker-1"), ("", "worker-2"), ("", "")
+    ]  # fmt: skip
+
+
+def test_a_broken_journal_takes_the_runs_alone(call: Call, stepped: Callable[..., int], plain_lake: Lake) -> None:
+    stepped("Ada K.", run="dagster 3f2a1b6c")
+    step_journal.flush(plain_lake)
+    for file in files_of(plain_lake, str(step_journal.TABLE), "data"):
+        file.unlink()
+    done = call("history", "shop.people", "--key", "tenant=a", "--key", "id=1")
+    assert done.code == 0, done.err
+    assert "Ada L. -> Ada K." in done.out
+    assert "the runs are not shown: lake_assets.steps cannot be read: MissingDataFileError" in done.out
 
 
 def test_the_document_holds_the_same(call: Call) -> None:

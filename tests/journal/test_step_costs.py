@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from lake_assets import Lake
-from lake_assets.journal.step_costs import FIRST_STEP, cost_lines, step_costs, total_line
+from lake_assets.journal.step_costs import FIRST_STEP, KnownSteps, cost_lines, step_costs, total_line
 from lake_assets.journal.step_journal import TABLE, flush, note, read
 from lake_assets.lake import thresholds
 from lake_assets.lake.config import CostsConfig
@@ -54,6 +54,20 @@ def test_an_estimate_grows_with_the_sources_from_what_each_step_costs_anyway() -
     small = step("agg.a", "full", cpu=2, of=40 * MB)
     near = step("agg.a", "rebuild", cpu=9, of=110 * MB)
     assert in_full(step("agg.a", cpu=1, of=110 * MB), earlier=[full, small, near]) == [(9, "table")]
+
+
+def test_an_estimate_is_carried_on_when_the_step_that_computed_everything_is_long_past() -> None:
+    known = KnownSteps([step("agg.a", "full", cpu=11, of=100 * MB), step("agg.a", cpu=1, of=100 * MB)])
+    carried = known.with_estimate(step("agg.a", cpu=1, of=200 * MB))
+    assert (carried.in_full_cpu_seconds, carried.in_full_basis) == (21, "table")
+    later, change = KnownSteps([carried]), step("agg.a", cpu=1, of=400 * MB)
+    assert (later.cost(change).in_full, later.cost(change).basis) == (41, "table")
+    # What was measured counts from then on; an estimate from other tables is not carried.
+    later.add(step("agg.a", "full", cpu=5, of=400 * MB))
+    assert later.cost(change).in_full == 5
+    other = known.with_estimate(step("agg.b", cpu=1, of=100 * MB))
+    assert other.in_full_basis == "pipeline"
+    assert KnownSteps([other]).cost(step("agg.b", cpu=1, of=100 * MB)).in_full is None
 
 
 def test_small_sources_cost_the_same_and_nothing_is_scaled_far() -> None:

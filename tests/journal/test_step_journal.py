@@ -17,6 +17,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError
 from lake_assets.journal import recent_steps, resource_use, step_journal
 from lake_assets.journal.resource_use import ResourceUse, measured
+from lake_assets.journal.step_costs import step_costs
 from lake_assets.journal.step_journal import TABLE, flush, note, read
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import TableId, thresholds
@@ -233,6 +234,14 @@ def test_the_records_of_a_run_say_what_its_steps_did(lake: Lake, monkeypatch: py
     assert final.bytes_written > 0
     assert final.cpu_seconds > 0
     assert 0 <= (final.lag_seconds or 0) < 600
+    assert (final.in_full_cpu_seconds, final.in_full_basis) == (final.cpu_seconds, "measured")
+    # A change: what computing everything would have used is estimated from the first step.
+    people.land(2)
+    outcome = people.run()["final.people"]
+    change = read(lake, HOUR_AGO, table="final.people")[-1]
+    assert (change.in_full_basis, change.computed_all) == ("table", False)
+    assert outcome.in_full_cpu_seconds == change.in_full_cpu_seconds == step_costs([final, change])[1].in_full
+    records = {r.id: r for r in read(lake, HOUR_AGO)}
     # Nothing new: no record.
     people.run()
     assert len(read(lake, HOUR_AGO)) == len(records)
@@ -240,7 +249,7 @@ def test_the_records_of_a_run_say_what_its_steps_did(lake: Lake, monkeypatch: py
     monkeypatch.setattr(SqlModelStep, "absorb", lambda *_, **__: (_ for _ in ()).throw(ModelError("broken")))
     with pytest.raises(ModelError, match="broken"):
         absorb(lake, specs["agg.cities"])
-    assert [r.status for r in read(lake, HOUR_AGO, table="agg.cities")] == ["absorbed", "failed"]
+    assert [r.status for r in read(lake, HOUR_AGO, table="agg.cities")][-2:] == ["absorbed", "failed"]
     flush(lake)
     (count,) = lake.spark().sql("SELECT count(*) FROM lake_assets.steps WHERE status = 'failed'").first()
     assert count == 1

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError
-from lake_assets.lake import TableId
+from lake_assets.examples import shipped_pipeline
+from lake_assets.lake import TableId, thresholds
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan, sources_of
 from lake_assets.models.sql.query_text import text_over
+from lake_assets.models.steps.cost_estimate import Estimate
 from tests.support.schemas import SCHEMAS
 
 COUNT = "SELECT c.name, count(*) AS n"
@@ -309,3 +315,17 @@ def test_columns_keep_their_original_case(sql: str, columns: list[str]) -> None:
 )
 def test_only_tables_change_in_the_text_over_views(sql: str, expected: str) -> None:
     assert text_over(parse("agg.m", sql), sql, lambda t: f"V_{t.name.replace(' ', '_')}") == expected
+
+
+def test_the_demo_absorbs_its_changes_although_it_has_few_rows(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thresholds, "FULL_UP_TO_COST", 1_000_000)  # tests of models set it to 0
+    model = next(s for s in Pipeline.load(shipped_pipeline("shop")).specs(plain_lake) if isinstance(s, ModelSpec))
+    users, cities = {"id": "int", "balance": "decimal(12,2)"}, {"user_id": "int", "city": "string"}
+    schemas = {TableId.parse("final.users"): users, TableId.parse("final.user_city"): cities}
+    assert plan(str(model.table), model.sql, schemas, model.key).strategy == "retract"
+    assert model.full_above is not None
+    few = Estimate(5, 30, True, model.full_above, stored=8, operators=1, declared=True)
+    assert not few.prefers_full
+    assert replace(few, declared=False).prefers_full, "without the setting, the demo would show no increments"

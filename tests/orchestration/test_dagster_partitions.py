@@ -11,11 +11,13 @@ import dagster as dg
 import pytest
 from dagster._core.execution.asset_backfill import AssetBackfillData
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration import partition_marks
+from lake_assets.orchestration.dagster_partitions import definition
 from lake_assets.orchestration.partition_marks import mark_progress
+from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.verification import verify
 from tests.support.dagster_harness import selected
 from tests.support.partitioned_orders import BERLIN, MODELS, Days
@@ -71,6 +73,25 @@ def test_a_declaration_becomes_dagsters_partitions(
     assert request.partition_key is None
     assert (request.job_name or sensor.job_name) == ("p" if repository.has_job("p") else "__ASSET_JOB")
     assert dg.AssetKey(["agg", "below"]) in (request.asset_selection or [])
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "end", "last"),
+    [
+        ("hour", "2024-02-10", "2024-02-12", "2024-02-11-23:00"),
+        ("day", "2024-02-10", "2024-03-01", "2024-02-29"),
+        ("month", "2023-05-10", "2024-03-01", "2024-02-01"),
+    ],
+)
+def test_declared_partitions_end_before_their_end(
+    plain_lake: Lake, every: str, start: str, end: str, last: str
+) -> None:
+    partitions = {"by": "at", "every": every, "timezone": "Europe/Berlin", "start": start, "end": end}
+    model = {"name": "agg.m", "sql": READS, "partitions": partitions}
+    (spec,) = Pipeline(PipelineConfig.model_validate({"name": "p", "models": [model]})).specs(plain_lake)
+    made = definition(spec)
+    assert made is not None
+    assert made.get_last_partition_key() == last
 
 
 @pytest.mark.parametrize(("zone", "expected"), [("Europe/Berlin", {"2024-10-25"}), ("UTC", None)])

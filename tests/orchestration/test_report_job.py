@@ -1,4 +1,4 @@
-"""A declared report is a job with a schedule in Dagster, which writes the page."""
+"""A declared report is an asset with a schedule in Dagster, which writes the page."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def test_the_job_writes_the_page_into_the_lakes_home(plain_lake: Lake) -> None:
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 7 * * *", "Europe/Berlin")
     result = found.resolve_job_def("shop_report").execute_in_process()
     assert result.success
+    (made,) = result.asset_materializations_for_node("shop__report")
+    assert made.asset_key == dg.AssetKey(["shop", "report"])
+    assert made.metadata["findings"].value == 0
     folder = plain_lake.config.home / "reports"
     assert [p.name for p in folder.iterdir()] == ["lake.html"]
     page = (folder / "lake.html").read_text("utf-8")
@@ -37,6 +40,7 @@ def test_without_a_declaration_there_is_no_job(plain_lake: Lake) -> None:
     found = definitions(plain_lake)
     assert not list(found.schedules or [])
     assert "shop_report" not in {j.name for j in found.jobs or []}
+    assert dg.AssetKey(["shop", "report"]) not in found.resolve_all_asset_keys()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -11,9 +12,10 @@ import pytest
 from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.written_rows import written_rows
+from lake_assets.lake.sensitive_values import PROPERTY, SensitiveColumns
 from lake_assets.orchestration.shown_values import in_markdown, markdown_table, row_preview, shown
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.specs import Shown
+from lake_assets.tables.specs import Sensitive, Shown
 from tests.support.signalled_shop import CITIES, Shop
 
 T = TableId.parse("final.t")
@@ -47,8 +49,6 @@ def test_the_rows_that_a_commit_has_added_are_read_up_to_a_number(plain_lake: La
 
 
 def test_a_preview_is_shown_if_it_is_declared(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     shop = Shop(plain_lake, monkeypatch)
     shop.step()
     outcome = Outcome(str(CITIES), "absorbed", inserted=2)
@@ -58,3 +58,23 @@ def test_a_preview_is_shown_if_it_is_declared(plain_lake: Lake, monkeypatch: pyt
     assert isinstance(preview["preview"], dg.MarkdownMetadataValue)
     assert len(preview["preview"].value.splitlines()) == 3
     assert row_preview(plain_lake, spec, replace(outcome, inserted=0)) == {}
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_a_preview_hides_the_values_of_sensitive_columns(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, *, is_declared: bool
+) -> None:
+    shop = Shop(plain_lake, monkeypatch)
+    outcome = shop.step()
+    assert _preview(plain_lake, shop, outcome) == ["| a | 1 |", "| b | 1 |"]
+    if not is_declared:  # by the pipeline that wrote the table before
+        with plain_lake.table(CITIES).transaction() as change:
+            change.set_properties({PROPERTY: SensitiveColumns.of(["city"]).to_property()})
+    sensitive = Sensitive(columns=("CITY",)) if is_declared else None
+    assert _preview(plain_lake, shop, outcome, sensitive) == ["| &#42;&#42;&#42; | 1 |"] * 2
+
+
+def _preview(lake: Lake, shop: Shop, outcome: Outcome, sensitive: Sensitive | None = None) -> list[str]:
+    """The rows of a preview, as Markdown."""
+    spec = replace(shop.spec, shown=Shown(show_rows=2, sensitive=sensitive or Sensitive()))
+    return str(row_preview(lake, spec, outcome)["preview"].value).splitlines()[2:]

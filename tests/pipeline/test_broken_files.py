@@ -13,6 +13,7 @@ from lake_assets import Lake
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError
 from lake_assets.lake import caching_catalog
 from lake_assets.lake.metadata.catalog_repair import examine, repair
+from lake_assets.pipeline.verification import verify
 from tests.support.faults import Faults, path_of
 from tests.support.people import AGES, CITIES, OLDEST, People
 
@@ -135,6 +136,9 @@ def test_a_file_that_only_history_needs_is_done_without(
     for table in ("agg.cities", "agg.ages"):
         outcome = next(o for o in faults.run() if o.table == table)
         assert "`lake-assets rebuild final.people`" not in str(outcome.error)
+        spec = next(s for s in people.feed.pipeline.specs(lake) if str(s.table) == table)
+        with pytest.raises(CorruptMetadataError, match=f"`lake-assets rebuild {table}`"):
+            verify(lake, spec)
         faults.follow(outcome, f"rebuild {table}")
     faults.finish()
 

@@ -16,6 +16,7 @@ from lake_assets.health.lake_status import LakeStatus
 from lake_assets.health.table_status import TableStatus
 from lake_assets.journal.step_costs import step_costs
 from lake_assets.journal.step_records import StepRecord
+from lake_assets.lake import thresholds
 from lake_assets.lake.config import CostsConfig
 from lake_assets.lake.visible_text import visible
 from lake_assets.report.contents import Period, Report, composed, report
@@ -139,6 +140,31 @@ def test_what_is_stopped_comes_first_and_says_what_to_do(plain_lake: Lake) -> No
     assert "2 tables are stopped." in text
     assert "1 table is late." in text
     assert "Do first:" in text
+
+
+def test_missed_targets_come_first_and_are_told_although_they_are_kept_now(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thresholds, "REPORT_LAG_CHARTS", 2)
+    lags = {
+        "final.free": [9000.0],
+        "final.kept": [500.0, 590.0],
+        "final.missed": [20.0, 90.0, 70.0],
+        "final.late": [70.0],
+    }
+    targets = {"final.kept": 600.0, "final.missed": 60.0, "final.late": 60.0}
+    steps = [step(t, ago=600.0, lag_seconds=lag) for t, of in lags.items() for lag in of]
+    late = {"final.late": {"behind": {"final.kept": 1}, "behind_seconds": 100.0}}
+    tables = [status(t, target_lag=targets.get(t), **late.get(t, {})) for t in lags]
+    found = made(plain_lake, tables, steps)
+    # The lag of a table without a target is the greatest of all.
+    assert [(c.table, c.later) for c in found.lags] == [("final.missed", 2), ("final.late", 1)]
+    assert found.quiet_lags == 2
+    assert [(f.kind, f.table) for f in found.findings] == [("late", "final.late"), ("notice", "final.missed")]
+    assert found.findings[1].what == f"missed its target of 60 s 2 times since {found.first_step}"
+    text = check(html_page(found))
+    assert "at most 90 s, last 70 s, target 60 s; 2 of 3 steps later than the target" in text
+    assert found.findings[1].what in text
 
 
 def test_two_hundred_tables(plain_lake: Lake) -> None:

@@ -65,8 +65,10 @@ def shop(plain_lake: Lake, received: Receiver, monkeypatch: pytest.MonkeyPatch) 
     return Shop(signalled(plain_lake, alerts={"webhook": {"env": "ALERTS"}, "lag": "10m"}), monkeypatch)
 
 
-def look(shop: Shop) -> int:
-    return evaluate(shop.lake, [shop.pipeline])
+def look(shop: Shop, **declared: str) -> int:
+    """Evaluate once; `declared` are settings of the model."""
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "models": [MODEL | declared]}))
+    return evaluate(shop.lake, [pipeline if declared else shop.pipeline])
 
 
 def told(received: Receiver) -> list[tuple[str, str, str]]:
@@ -113,9 +115,7 @@ def test_a_held_batch_is_another_kind_than_a_failure(shop: Shop, received: Recei
     assert "r0w-value" not in received.text
 
 
-def test_a_lag_beyond_the_limit_and_beyond_a_tables_own_target(
-    shop: Shop, received: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lag_beyond_the_limit_and_beyond_a_tables_own_target(shop: Shop, received: Receiver) -> None:
     shop.step()
     shop.order()
     age(shop.lake.table(ORDERS), 300)
@@ -126,13 +126,13 @@ def test_a_lag_beyond_the_limit_and_beyond_a_tables_own_target(
     assert (late["kind"], late["limit"]) == ("lag", 600)
     assert 900 <= late["value"] < 1_000
     assert "changes of the last 15 min are not in it; at most 10 min are wanted" in late["text"]
-    monkeypatch.setattr(alert_conditions, "target_of", lambda spec: 3_600.0)
-    look(shop)
-    monkeypatch.setattr(alert_conditions, "target_of", lambda spec: 60.0)
-    look(shop)
+    look(shop, target_lag="1h")
+    look(shop, target_lag="60s")
     shop.step()
-    look(shop)
+    look(shop, target_lag="60s")
     assert [b["event"] for b in received.bodies] == ["began", "ended", "began", "ended"]
+    assert {b["kind"] for b in received.bodies} == {"lag"}
+    assert received.bodies[2]["limit"] == 60
 
 
 def test_a_consumer_that_has_stopped_is_told_once_and_that_it_absorbs_again_once(

@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openlineage.client.facet_v2 import input_statistics_input_dataset
 
-from lake_assets import Lake, LakeConfig
+from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import AuditFailedError, CatalogUnavailableError
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.journal import step_journal
 from lake_assets.lake import TableId, thresholds
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata.row_counts import number, summary_of
+from lake_assets.pipeline import PipelineConfig
+from lake_assets.pipeline.observed_steps import ObservedStep, StepEnd
 from lake_assets.signals import observers_of
 from lake_assets.signals.lineage.dataset_names import DatasetName, at_location, in_catalog, of_live
 from lake_assets.signals.lineage.event_queue import EventQueue
 from lake_assets.signals.lineage.lineage_client import _session  # pyright: ignore[reportPrivateUsage]
 from lake_assets.signals.lineage.lineage_observer import LineageObserver
+from lake_assets.signals.lineage.step_events import StepEvents
 from lake_assets.sources.kafka_spec import KafkaSpec
 from lake_assets.sources.live_specs import PostgresSpec, SourceTableSpec
 from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.outcome import Absorbed, Outcome
 from tests.support.http_receiver import Receiver, receiver
 from tests.support.signalled_shop import CITIES, ORDERS, Shop, newest, signalled
 
@@ -76,10 +82,28 @@ def test_a_step_is_told_with_what_it_read_and_wrote(shop: Shop, received: Receiv
     lineage = target["facets"]["columnLineage"]["fields"]
     (column,) = lineage["city"]["inputFields"]
     assert (column["name"], column["field"]) == (source["name"], "city")
+    read = number(summary_of(newest(shop.lake, ORDERS)), "added-files-size")
+    statistics = source["inputFacets"]["inputStatistics"]
+    assert (statistics["rowCount"], statistics["size"], statistics["fileCount"]) == (2, read, 1)
+    assert not start["inputs"][0]["inputFacets"]
     size = number(summary_of(newest(shop.lake, CITIES)), "added-files-size")
     statistics = target["outputFacets"]["outputStatistics"]
     assert (statistics["rowCount"], statistics["size"], statistics["fileCount"]) == (2, size, 1)
     assert {e["producer"] for e in received.bodies} == {target["facets"]["schema"]["_producer"]}
+
+
+def test_a_landing_folder_is_told_with_the_records_of_its_new_files(plain_lake: Lake) -> None:
+    stream = {"name": "orders", "format": "debezium", "landing": "landing", "tables": ["public.orders"]}
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "streams": [stream]}))
+    spec = next(s for s in pipeline.specs(plain_lake) if isinstance(s, RawSpec))
+    window = Absorbed(str(spec.landing), None, None, 3, 400, records=50)
+    end = StepEnd(outcome=Outcome(str(spec.table), "absorbed", (window,)))
+    inputs = StepEvents(ObservedStep(plain_lake, spec, ""), "lake").ended(end, 0.0).inputs
+    assert inputs
+    assert inputs[0].inputFacets
+    read = inputs[0].inputFacets["inputStatistics"]
+    assert isinstance(read, input_statistics_input_dataset.InputStatisticsInputDatasetFacet)
+    assert (read.rowCount, read.size, read.fileCount) == (50, 400, 3)
 
 
 def test_a_step_with_nothing_to_do_is_not_told(shop: Shop, received: Receiver) -> None:

@@ -86,7 +86,7 @@ class Shop:
             return Outcome(str(CITIES), "nothing")
         target.append(_COUNTS, snapshot_properties=to_properties({str(ORDERS): head}))
         snapshot = lake.table(CITIES).metadata.current_snapshot_id
-        window = Absorbed(str(ORDERS), start, head.snapshot, 1, 100)
+        window = Absorbed.of(str(ORDERS), lake.capture(ORDERS, start))
         return Outcome(
             str(CITIES), "absorbed", (window,), inserted=2, strategy="keys", why="two keys", snapshot=snapshot,
             details={INEXACT: []}, audits=self.audits,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake_assets import Lake
-from lake_assets.lake import TableId
+from lake_assets import Lake, LakeConfig
+from lake_assets.lake import SparkConfig, TableId
 from tests.support.debezium import BIGINT, TEXT, Event, Table, to_lines, write_lines
 
 ZONED = {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}
@@ -100,3 +100,11 @@ def orders(ids: Iterable[int], *, at: int = 1000, days: int = 4, amount: int = 1
 def land(home: Path, name: str, events: Sequence[Any]) -> None:
     """Let a file of change events arrive."""
     write_lines(home / "landing" / "shop_events" / f"{name}.jsonl", to_lines(events))
+
+
+def lose_a_day(home: Path) -> None:
+    """Delete a day of orders, as somebody with Spark might."""
+    lake = Lake(LakeConfig(home=home, spark=SparkConfig(driver_memory="1g")))
+    lake.spark().sql("DELETE FROM final.orders WHERE to_date(ordered_at) = DATE '2024-03-02'")
+    lake.spark().stop()
+    lake.catalog.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -58,12 +61,18 @@ def test_a_data_engineer_sees_what_happened_to_the_data(tmp_path: Path) -> None:
         assert ended(running, 3) == ["SUCCESS"] * 3
         the_backfill_has_a_page(at, running)
         a_partition_has_its_own_figures(at)
-        a_job_redoes_a_range(at)
+        # Tables downstream absorb that a day is lost; the job brings it back to all of them.
+        ui_shop.lose_a_day(home)
         assert ended(running, 4)[-1] == "SUCCESS"
+        a_job_redoes_a_range(at)
+        assert ended(running, 5)[-1] == "SUCCESS"
         the_job_tells_what_it_plans_and_did(at)
+        a_micro_batch_by_hand(at)
+        assert ended(running, 6)[-1] == "SUCCESS"
         ui_shop.land(home, "0002", ui_shop.orders([100], at=5000, amount=-5000))
-        assert "FAILURE" in ended(running, 5)
+        assert "FAILURE" in ended(running, 7)
         a_failed_audit_is_seen(at)
+        the_report_is_readable(at, tmp_path / "report.html", settings | {"LAKE_PIPELINES": str(tmp_path / "code")})
 
 
 def turn_on(at: Browser) -> None:
@@ -134,9 +143,27 @@ def a_job_redoes_a_range(at: Browser) -> None:
 
 def the_job_tells_what_it_plans_and_did(at: Browser) -> None:
     at.size(1400, 1600)
-    at.shows("plan: final.orders", "is published", "View Asset")
+    at.shows("plan: final.orders", "is published", "5 inserted", "1 inserted", "View Asset")
     at.picture("backfill-plan", below=420)
     at.size(1280, 800)
+
+
+def a_micro_batch_by_hand(at: Browser) -> None:
+    """The job that asks for no partitions."""
+    at.open("/locations/lake_assets/jobs/shop_micro_batch/playground/setup")
+    at.page.get_by_role("button", name="Launch run").click()
+
+
+def the_report_is_readable(at: Browser, file: Path, settings: dict[str, str]) -> None:
+    """The page about this lake, on a phone, a tablet and a screen: nothing is wider than the window."""
+    command = [Path(sys.executable).with_name("lake-assets"), "report", "--html", str(file)]
+    subprocess.run(command, env=os.environ | settings, check=True, timeout=SECONDS)
+    at.page.goto(file.as_uri())
+    at.shows("What needs attention", "agg.orders_a_day", "no_negative_day")
+    for width in (390, 768, 1280):
+        at.size(width, 1000)
+        assert at.page.evaluate("document.documentElement.scrollWidth") <= width
+        at.picture(f"report-{width}")
 
 
 def a_partition_has_its_own_figures(at: Browser) -> None:

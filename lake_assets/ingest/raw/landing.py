@@ -122,10 +122,12 @@ class RawStep(TableStep[RawSpec, Pins]):
                 status, why = nothing_arrived(spec.landing, lake.config.home)
                 return Outcome(name, status, why=why)
             return Outcome(name, "nothing")
+        # A dump is read as a whole, and only the rows that differ are landed.
+        records = None if spec.dumps else landed.records
         return Outcome(
             name,
             "absorbed",
-            (Absorbed(str(spec.source or spec.landing), None, None, landed.files, landed.bytes),),
+            (Absorbed(str(spec.source or spec.landing), None, None, landed.files, landed.bytes, records=records),),
             inserted=landed.records,
             strategy="land",
             why=landed.why or ("new snapshots of the source" if spec.source else "new files of the landing folder"),

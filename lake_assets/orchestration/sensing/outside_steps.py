@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import dagster as dg
 
@@ -43,7 +44,7 @@ def outside_steps_sensor(pipeline: Pipeline, specs: Sequence[Spec], config: Lake
             if not lake.is_there:
                 return dg.SkipReason(f"there is no lake at {config.home} yet")
             step_journal.try_flush(lake)
-            count = report(context, lake, tables)
+            count = report(context, lake, pipeline, tables)
         finally:
             if "catalog" in vars(lake):
                 lake.catalog.close()
@@ -52,7 +53,7 @@ def outside_steps_sensor(pipeline: Pipeline, specs: Sequence[Spec], config: Lake
     return sensor
 
 
-def report(context: dg.SensorEvaluationContext, lake: Lake, tables: dict[str, Spec]) -> int:
+def report(context: dg.SensorEvaluationContext, lake: Lake, pipeline: Pipeline, tables: dict[str, Spec]) -> int:
     """Report the steps since the cursor that no run of the instance has executed; return their number."""
     since = float(context.cursor) if context.cursor else 0.0
     # A step that was still at work when the last one was reported began before that one ended.
@@ -65,7 +66,8 @@ def report(context: dg.SensorEvaluationContext, lake: Lake, tables: dict[str, Sp
     outside = [r for r in found if r.status == "absorbed" and not _is_own(context.instance, r)]
     last, declared = {r.table: r for r in outside}, {s.table: s for s in tables.values()}
     for record in outside[-thresholds.OUTSIDE_STEPS_A_TICK :]:
-        _report(context.instance, lake, tables[record.table], record, declared, is_last=last[record.table] is record)
+        spec, is_last = tables[record.table], last[record.table] is record
+        _report(context.instance, spec, record, _of_table(lake, pipeline, spec, declared) if is_last else {})
     if found:
         context.update_cursor(repr(found[-1].ended_at))
     return len(outside)
@@ -77,24 +79,23 @@ def _is_own(instance: dg.DagsterInstance, record: StepRecord) -> bool:
     return kind == "dagster" and instance.has_run(run)
 
 
-def _report(
-    instance: dg.DagsterInstance,
-    lake: Lake,
-    spec: Spec,
-    record: StepRecord,
-    declared: Mapping[TableId, Spec],
-    *,
-    is_last: bool,
-) -> None:
-    """Report one step; what describes the table now belongs to its last one."""
+def _of_table(lake: Lake, pipeline: Pipeline, spec: Spec, declared: Mapping[TableId, Spec]) -> dict[str, Any]:
+    """Return what describes the table now: it belongs to the last step."""
+    texts = column_texts(lake, spec.table, declared, pipeline.config.external_tables)
+    table = asset_metadata.of_table(lake, spec.table, texts)
+    if lineage := asset_metadata.column_lineage(lake, spec):
+        table["dagster/column_lineage"] = lineage
+        table["column_sources"] = asset_metadata.column_sources_table(lineage)
+    return table
+
+
+def _report(instance: dg.DagsterInstance, spec: Spec, record: StepRecord, table: Mapping[str, Any]) -> None:
+    """Report one step; `table` describes the table that it has left."""
     key = asset_key(spec.table)
     latest = instance.get_latest_materialization_event(key)
     if latest is not None and latest.timestamp >= record.ended_at:
         # It was reported before the cursor was stored; or a run has materialized the table since, and stays the last.
         return
-    table = asset_metadata.of_table(lake, spec.table, column_texts(lake, spec.table, declared)) if is_last else {}
-    if is_last and (lineage := asset_metadata.column_lineage(lake, spec)):
-        table["dagster/column_lineage"] = lineage
     snapshot = {"snapshot": str(record.snapshot)} if record.snapshot is not None else {}
-    metadata = {**asset_metadata.of_record(record), **table, **snapshot}
+    metadata = {**asset_metadata.of_record(record, spec), **table, **snapshot}
     report_again(instance, dg.AssetMaterialization(key, metadata=metadata), record.ended_at)

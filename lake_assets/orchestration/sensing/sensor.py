@@ -197,7 +197,7 @@ def _collecting(pending: Sequence[PendingTable]) -> list[str]:
 def _held_back(decision: Decision) -> list[str]:
     given_up = [
         f"gave up on {table} after {tries.count} attempts, the last in run {tries.last_run[:8]}: it is retried when "
-        "its sources or its declaration change, or when it is materialized by hand"
+        "its sources or its declaration change. After any other correction, materialize it by hand: one attempt"
         for table, tries in decision.given_up.items()
     ]
     waiting = [f"{table} failed and is retried in {remaining:.0f} s" for table, remaining in decision.waiting.items()]

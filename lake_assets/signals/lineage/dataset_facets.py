@@ -14,6 +14,7 @@ from openlineage.client.facet_v2 import (
     data_quality_assertions_dataset,
     dataset_type_dataset,
     dataset_version_dataset,
+    input_statistics_input_dataset,
     output_statistics_output_dataset,
     schema_dataset,
     storage_dataset,
@@ -34,6 +35,7 @@ from lake_assets.pipeline.table_graph import Spec
 from lake_assets.signals.lineage.dataset_names import DatasetName, at_location, in_catalog
 from lake_assets.signals.lineage.producer import ours
 from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.outcome import Absorbed
 
 # Column lineage by table, query and schemas: analyzing a query takes longer than the rest of an event.
 _Lineage = column_lineage_dataset.ColumnLineageDatasetFacet
@@ -67,28 +69,45 @@ def named_input(lake: LakeBase, table: TableId) -> InputDataset:
 
 
 def input_of(
-    lake: LakeBase, table: TableId, snapshot: int | None = None, assertions: Sequence[Finding] = ()
+    lake: LakeBase,
+    table: TableId,
+    snapshot: int | None = None,
+    assertions: Sequence[Finding] = (),
+    window: Absorbed | None = None,
 ) -> InputDataset:
     """Return a table as input.
 
     Args:
         snapshot: the snapshot that was read; None: unknown.
         assertions: the results of its audits.
+        window: what the step has absorbed of it; None: nothing.
     """
     loaded = lake.find(table)
     name = name_of(lake, table, loaded)
-    checks: dict[str, InputDatasetFacet] = {}
+    read = _read(window)
     if assertions:
-        checks["dataQualityAssertions"] = ours(
+        read["dataQualityAssertions"] = ours(
             data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet([_assertion(f) for f in assertions])
         )
-    return InputDataset(name.namespace, name.name, facets=_facets(lake, table, loaded, snapshot), inputFacets=checks)
+    return InputDataset(name.namespace, name.name, facets=_facets(lake, table, loaded, snapshot), inputFacets=read)
 
 
-def other_input(name: DatasetName, kind: str) -> InputDataset:
-    """Return a dataset that is not in the lake: a folder, a topic, a table of a database."""
+def other_input(name: DatasetName, kind: str, window: Absorbed | None = None) -> InputDataset:
+    """Return a dataset that is not in the lake: a folder, a topic, a table of a database.
+
+    Args:
+        window: what the step has absorbed of it; None: nothing, or that is unknown.
+    """
     facet = ours(dataset_type_dataset.DatasetTypeDatasetFacet(kind))
-    return InputDataset(name.namespace, name.name, facets={"datasetType": facet})
+    return InputDataset(name.namespace, name.name, facets={"datasetType": facet}, inputFacets=_read(window))
+
+
+def _read(window: Absorbed | None) -> dict[str, InputDatasetFacet]:
+    """Return what was read of an input, as facets."""
+    if window is None:
+        return {}
+    read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(window.records, window.bytes, window.files)
+    return {"inputStatistics": ours(read)}
 
 
 def named_output(lake: LakeBase, table: TableId) -> OutputDataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 
@@ -21,6 +21,7 @@ from lake_assets.signals.lineage.dataset_facets import input_of, named_input, na
 from lake_assets.signals.lineage.dataset_names import of_landing, of_live
 from lake_assets.signals.lineage.producer import PRODUCER, VERSION, ours, version_of
 from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.outcome import Absorbed
 
 log = logging.getLogger(__name__)
 _DAGSTER = "dagster "
@@ -41,7 +42,7 @@ class StepEvents:
     def began(self) -> RunEvent:
         """Return the event of a step that begins: its datasets have names alone, and the next event tells more."""
         lake, spec = self._lake, self._step.spec
-        inputs = [*(named_input(lake, t) for t in self._tables), *self._others()]
+        inputs = [*(named_input(lake, t) for t in self._tables), *self._others({})]
         self._named = [named_output(lake, spec.table)], inputs
         return self._event(RunState.START, self._step.started_at, *self._named)
 
@@ -52,7 +53,7 @@ class StepEvents:
             at: when, in seconds since 1970, if there is no record that says so.
         """
         record, self._lake = end.record, end.seen or self._step.lake.glance()
-        outputs, inputs = self._datasets(record)
+        outputs, inputs = self._datasets(record, end.outcome.windows if end.outcome else ())
         at = record.ended_at if record else at
         if end.error is None:
             return self._event(RunState.COMPLETE, at, outputs, inputs)
@@ -121,25 +122,33 @@ class StepEvents:
         """The tables that the step reads."""
         return list(dict.fromkeys((*self._step.spec.sources, *lookups_of(self._step.spec))))
 
-    def _datasets(self, record: StepRecord | None) -> tuple[list[OutputDataset], list[InputDataset]]:
+    def _datasets(
+        self, record: StepRecord | None, windows: Sequence[Absorbed]
+    ) -> tuple[list[OutputDataset], list[InputDataset]]:
         """Return what the step writes and reads; as START has it, if the tables cannot be read, for which it may have
         failed."""
         try:
-            return [output_of(self._lake, self._step.spec, record)], self._inputs(record)
+            return [output_of(self._lake, self._step.spec, record)], self._inputs(windows)
         except Exception as e:  # of the catalog, of the store, of broken metadata
             log.info("the event of %s tells less: %s", self._job_name, type(e).__name__)
             return self._named
 
-    def _inputs(self, record: StepRecord | None) -> list[InputDataset]:
-        """Return what the step reads; with the snapshots up to which it has absorbed its sources, once it has."""
-        ends = {s["source"]: s["end_snapshot"] for s in record.sources} if record else {}
-        return [*(input_of(self._lake, t, ends.get(str(t))) for t in self._tables), *self._others()]
+    def _inputs(self, windows: Sequence[Absorbed]) -> list[InputDataset]:
+        """Return what the step reads; of absorbed sources with the snapshots up to which, and with how much."""
+        by_source = {w.source: w for w in windows}
+        read = [(t, by_source.get(str(t))) for t in self._tables]
+        inputs = [input_of(self._lake, t, w.end if w else None, window=w) for t, w in read]
+        return [*inputs, *self._others(by_source)]
 
-    def _others(self) -> list[InputDataset]:
-        """Return what the step reads and is no table of the lake."""
+    def _others(self, windows: Mapping[str, Absorbed]) -> list[InputDataset]:
+        """Return what the step reads and is no table of the lake.
+
+        Args:
+            windows: what it has absorbed, by source.
+        """
         spec, inputs = self._step.spec, list[InputDataset]()
         if isinstance(spec, RawSpec) and spec.landing is not None:
-            inputs.append(other_input(of_landing(spec.landing), "FILE"))
+            inputs.append(other_input(of_landing(spec.landing), "FILE", windows.get(str(spec.landing))))
         if isinstance(spec, RawSpec) and spec.live is not None:
             kind = "TOPIC" if spec.live.where.startswith("Kafka") else "TABLE"
             inputs += [other_input(name, kind) for name in of_live(spec.live)]
