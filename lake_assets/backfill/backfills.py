@@ -207,7 +207,7 @@ class Backfill:
     def _redo(self, spec: Spec, at: TableRecord, pins: SnapshotPins) -> Outcome:
         lake, chunk = self._side.lake, at.chunks[at.done]
         if at.redo == "everything":
-            return redo(lake, spec, pins=pins)
+            return redo(lake, spec, pins=pins, is_aside=True)
         followed = self._absorb_all(spec, pins)
         if at.redo != "rows":
             return followed

@@ -11,6 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from lake_assets.backfill import cleanup
+from lake_assets.backfill.after_publication import follow_up
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, State, TableRecord
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.capture import source_tags
@@ -46,8 +47,6 @@ from lake_assets.pipeline.pending import after_redeclaration
 from lake_assets.pipeline.redo import RECOMPUTED_PROPERTY
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.runtime.processes import owner
-from lake_assets.tables.pending_windows import known_marks
-from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.writing.table_state import DECLARATION_PROPERTY, FINGERPRINT_PROPERTY, KEY_PROPERTY
 
 log = logging.getLogger(__name__)
@@ -313,9 +312,7 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
 def cleaned(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
     """Remove the working copies of a backfill that has ended, and return its record, which says so. Can be repeated."""
     if record.state == "published":
-        # Before the tags of what the copies have absorbed go: main's tables continue from there.
-        for t in record.tables:
-            keep_sources(lake, t.name, map(TableId.parse, known_marks(lake.find(t.table))))
+        follow_up(lake, record)
     cleanup.clean_up(lake, side, record)
     record = records.get(record.id)  # it may have been undone meanwhile
     state: State = "discarded" if record.state == "discarding" else record.state

@@ -84,7 +84,7 @@ def _show(lines: Sequence[CostLine], total: CostLine, by: Grouping, prices: Cost
     console.print(table)
     console.print(
         "in full: what computing everything in each step is estimated to use, from steps that did so. Steps that land "
-        "records have no such estimate.",
+        "records, and published backfills, have no such estimate.",
         style="dim",
         soft_wrap=True,
     )

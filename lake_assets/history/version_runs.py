@@ -29,7 +29,7 @@ def with_runs(lake: LakeBase, found: RowHistory, line: Timeline) -> RowHistory:
     # A step began before its commit.
     since = min(v.committed_at for v in made) - timedelta(seconds=thresholds.OUTSIDE_STEP_SECONDS)
     try:
-        records = step_journal.read(lake, since, table=found.table, fields=_FIELDS)
+        records = step_journal.read(lake, since, table=found.table, backfills=True, fields=_FIELDS)
     except Exception as e:  # of the catalog, of the store, of PyIceberg
         reason = lake.config.hidden(f"{type(e).__name__}: {e}")
         return replace(

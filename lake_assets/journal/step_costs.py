@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from lake_assets.journal.step_records import COMPLETE, LANDING, NO_CHANGE, StepRecord
+from lake_assets.journal.step_records import BACKFILL, COMPLETE, LANDING, NO_CHANGE, StepRecord
 from lake_assets.lake import thresholds
 from lake_assets.lake.config import CostsConfig
 
@@ -132,7 +132,7 @@ class KnownSteps:
 
     def add(self, record: StepRecord) -> None:
         """Take a step into account."""
-        if record.status != "absorbed" or record.strategy == NO_CHANGE:
+        if record.status != "absorbed" or record.strategy in (NO_CHANGE, BACKFILL):
             return
         name, size = (record.pipeline, record.table), _size(record)
         self._fixed[name] = min(record.cpu_seconds, self._fixed.get(name, math.inf))
@@ -149,7 +149,7 @@ class KnownSteps:
 
     def cost(self, record: StepRecord) -> StepCost:
         """Return the cost of a step, with the estimate."""
-        if record.status != "absorbed" or record.strategy in LANDING:
+        if record.status != "absorbed" or record.strategy in (*LANDING, BACKFILL):
             return StepCost(record)
         if record.computed_all or record.strategy == NO_CHANGE:
             # That no row changed, another way to compute the table might notice too: nothing counts as saved.

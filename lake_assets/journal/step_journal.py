@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.journal.resource_use import ResourceUse, measured
 from lake_assets.journal.step_costs import KnownSteps
-from lake_assets.journal.step_records import COMPLETE, SCHEMA, StepRecord, arrivals_of, of_error, of_outcome
+from lake_assets.journal.step_records import BACKFILL, COMPLETE, SCHEMA, StepRecord, arrivals_of, of_error, of_outcome
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
@@ -224,6 +224,7 @@ def read(
     *,
     table: str | None = None,
     only_complete: bool = False,
+    backfills: bool = False,
     fields: Sequence[str] = ("*",),
 ) -> Sequence[StepRecord]:
     """Return the records of steps that began in a period, the oldest first.
@@ -232,6 +233,7 @@ def read(
         until: end of the period (exclusive); None: now.
         table: name of a table, to read its steps only.
         only_complete: whether to read only steps that computed everything (`StepRecord.computed_all`).
+        backfills: whether to read also what published backfills have done, which are no steps.
         fields: the values to read, `id` and those without a default among them; others have their default.
 
     Raises:
@@ -240,6 +242,8 @@ def read(
     wanted = f"day >= '{since.astimezone(UTC).date()}' AND started_at >= '{since.isoformat()}'"
     if until is not None:
         wanted += f" AND started_at < '{until.isoformat()}'"
+    if not backfills:
+        wanted += f" AND (strategy IS NULL OR strategy != '{BACKFILL}')"
     stored = lake.find(TABLE)
     if only_complete and stored is not None:
         # Records of an older version lack the value, and a journal of one the column: the strategy tells of some.
@@ -255,6 +259,7 @@ def read(
     first, last = since.timestamp(), until.timestamp() if until else float("inf")
     for record in _read(path for _, path in _waiting(lake)).values():
         is_wanted = table in (None, record.table) and (record.computed_all or not only_complete)
+        is_wanted = is_wanted and (backfills or record.strategy != BACKFILL)
         if is_wanted and first <= record.started_at < last:
             found.setdefault(record.id, record)
     return sorted(found.values(), key=lambda r: r.started_at)
@@ -270,8 +275,8 @@ def _stored(table: Table, wanted: str, fields: Sequence[str]) -> list[Mapping[st
 
 
 def waiting(lake: LakeBase) -> list[StepRecord]:
-    """Return the records that are not in the table yet, and some that have just been written to it."""
-    return list(_read(path for _, path in _waiting(lake)).values())
+    """Return the records of steps that are not in the table yet, and some that have just been written to it."""
+    return [r for r in _read(path for _, path in _waiting(lake)).values() if r.strategy != BACKFILL]
 
 
 def _folder(lake: LakeBase) -> Path:

@@ -72,6 +72,8 @@ SCHEMA = pa.schema(
 LANDING = ("land", "replay")
 COMPLETE = ("full", "rebuild")
 NO_CHANGE = "none"
+# What a published backfill did to a table: no step, from which nothing follows about how steps come and what they take.
+BACKFILL = "backfill"
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class StepRecord:
         source_bytes: size of all sources: what a computation from scratch would read.
         sources: of each absorbed window: source, start_snapshot, end_snapshot, files, bytes.
         error: class and message of the error, without secrets, shortened.
-        run: what executed the step: `dagster ID`; empty: a command or another program.
+        run: what executed the step: `dagster ID`, or `backfill ID`; empty: a command or another program.
         in_full_cpu_seconds: what computing everything would have used, as was estimated when the step ended; None:
             unknown. `in_full_basis` says what it is taken from; see `step_costs`.
     """

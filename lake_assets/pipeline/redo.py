@@ -67,6 +67,7 @@ def redo(
     *,
     file: Path | None = None,
     past: Past | None = None,
+    is_aside: bool = False,
 ) -> Outcome:
     """Redo a table, or some of its rows.
 
@@ -77,12 +78,14 @@ def redo(
         pins: snapshots that the models of this run have read so far; for everything.
         file: the file of the pipeline, for the note of a failure; for everything.
         past: what becomes of rows that cannot be computed again; for everything.
+        is_aside: whether this is a working copy: what is done to it is no step of the table, and its failures say
+            nothing of the table.
 
     Raises:
         LakeError: see `rebuild` and `recompute`.
     """
     if scope == EVERYTHING:
-        return rebuild(lake, spec, pins, file=file, past=past)
+        return rebuild(lake, spec, pins, file=file, past=past, is_aside=is_aside)
     assert isinstance(spec, ComputedSpec)
     return recompute(lake, spec, scope)
 
@@ -108,6 +111,7 @@ def rebuild(
     *,
     file: Path | None = None,
     past: Past | None = None,
+    is_aside: bool = False,
 ) -> Outcome:
     """Compute a table from the current contents of its sources, and publish it in one commit with its watermarks.
 
@@ -122,6 +126,7 @@ def rebuild(
         file: the file of the pipeline, for the note of a failure.
         past: what becomes of rows that cannot be computed again. `keep`: they stay, the table takes over the present
             declaration, and goes on from what is still known of its sources' changes. `discard`: they are lost.
+        is_aside: whether this is a working copy (see `redo`).
 
     Returns:
         The outcome. Its details have `rows_before` (unless their files are lost) and `rows_after`; the numbers of rows
@@ -152,7 +157,7 @@ def rebuild(
     if past == "keep" and isinstance(spec, PythonModelSpec):
         outcome = _kept(lake, spec, pins, file)
     else:
-        outcome = absorb(lake, spec, pins, rebuild=True, file=file)
+        outcome = absorb(lake, spec, pins, rebuild=True, file=file, is_aside=is_aside)
     after = lake.find(spec.table)
     if outcome.status != "absorbed" or after is None:
         raise RebuildError(f"{spec.table} cannot be rebuilt: {outcome.why or 'its sources have no rows for it'}")

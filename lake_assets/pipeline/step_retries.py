@@ -81,6 +81,7 @@ def absorb(
         raise
     if not is_aside:
         standing_failures.forget(lake, spec.table)
+    if rebuild or not is_aside:  # a copy is published with what its declaration hides
         SensitiveTables.of_specs(lake, [spec]).store(spec.table)
     return outcome
 

@@ -13,7 +13,7 @@ from lake_assets.health.lake_status import LakeStatus, lake_status
 from lake_assets.health.table_status import TableStatus
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_costs import CostLine, StepCost, cost_lines, total_line
-from lake_assets.journal.step_records import StepRecord
+from lake_assets.journal.step_records import BACKFILL, StepRecord
 from lake_assets.lake import LakeBase, TableId, thresholds
 from lake_assets.lake.config import CostsConfig
 from lake_assets.lake.counts import plural
@@ -207,8 +207,8 @@ def composed(
     targets = {t.table: t.target_lag for t in status.tables if t.target_lag is not None}
     hidden = lake.config.hidden
     records: dict[str, list[StepRecord]] = defaultdict(list)
-    for step in steps:
-        records[step.record.table].append(step.record)
+    for record in (s.record for s in steps if s.record.strategy != BACKFILL):
+        records[record.table].append(record)
     erasures = [of_erasure(status.erasure)] if status.erasure else []
     # The charts begin with the first step: a lake may be younger than the period.
     first = steps[0].record.started_at if steps else period.start.timestamp()

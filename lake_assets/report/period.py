@@ -35,8 +35,9 @@ def since_of(text: str, now: datetime | None = None) -> datetime:
 
 
 def costs_since(lake: LakeBase, start: datetime) -> Sequence[StepCost]:
-    """Return the costs of all steps since then, the oldest first, with estimates that also use earlier steps."""
-    records = step_journal.read(lake, start)
+    """Return the costs of all steps and published backfills since then, the oldest first, with estimates that also use
+    earlier steps."""
+    records = step_journal.read(lake, start, backfills=True)
     if not records:
         return []
     first = datetime.now(UTC) - timedelta(days=thresholds.JOURNAL_DAYS + 1)

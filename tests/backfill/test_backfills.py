@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.row_selection import Selection
 from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, StaleBackfillError
+from lake_assets.journal import step_journal
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.partition_keys import NULL
@@ -26,6 +28,7 @@ from tests.support.backfilled_people import TABLES, History, begin, complete, da
 from tests.support.damages import Damages
 from tests.support.killed_backfills import (
     around_backfills,
+    check_journal,
     killed_backfill,
     killed_discard,
     killed_undo,
@@ -400,6 +403,9 @@ def test_rows_that_do_not_differ_are_not_published(lake: Lake) -> None:
     before = heads(lake)
     backfill = complete(begin(people))
     assert (heads(lake), backfill.record.state) == (before, "published")
+    check_journal(lake, backfill.record)
+    # What was done to the working copies is no step.
+    assert step_journal.read(lake, datetime.fromtimestamp(backfill.record.created, UTC)) == []
     with pytest.raises(BackfillError, match="changed no row"):
         undo(lake, people.feed.pipeline, backfill.record.id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.journal import step_journal
-from lake_assets.journal.step_records import StepRecord
+from lake_assets.journal.step_records import BACKFILL, StepRecord
 from lake_assets.lake import TableId
 from lake_assets.orchestration.asset_metadata import of_outcome
 from lake_assets.orchestration.asset_names import asset_key
@@ -132,6 +133,13 @@ def test_steps_of_the_instances_own_runs_are_not_repeated(watched: Watched) -> N
     assert watched.tick() == "no steps of others"
     watched.step(time.time() - 8, "dagster 0b9a5f27-1f7c-4b2c-9b5c-2f86b4c2a002")  # of another instance
     assert watched.tick() == "reported 1 step of other programs"
+
+
+def test_what_backfills_have_redone_does_not_make_a_table_fresh(watched: Watched) -> None:
+    record = watched.step(time.time() - 9, "backfill b0a1b2c")
+    step_journal.note(watched.lake, replace(record, strategy=BACKFILL))
+    assert watched.tick() == "no steps of others"
+    assert watched.reported == []
 
 
 def test_the_last_materialization_stays_the_last(watched: Watched) -> None:

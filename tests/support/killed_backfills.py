@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
+from lake_assets import Lake
 from lake_assets.backfill import cleanup, publishing
-from lake_assets.backfill.backfill_record import Records
+from lake_assets.backfill.after_publication import follow_up
+from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import BackfillError
+from lake_assets.journal import step_journal
+from lake_assets.journal.step_records import BACKFILL
 from tests.support.backfilled_people import TABLES, History, begin, cities_of, complete
 from tests.support.kills import Points, killed_everywhere
 from tests.support.people import People
@@ -35,9 +40,31 @@ def published_all_at_once(history: History) -> None:
     people.run("raw.events", "staging.people")
     backfill.publish()
     people.check()
+    check_journal(lake, backfill.record)
     assert {o.status for o in people.run().values()} == {"nothing"}
     people.land(6)
     people.check()
+
+
+def check_journal(lake: Lake, backfill: BackfillRecord) -> None:
+    """The journal tells of each table of a published backfill once, and to those alone who ask for backfills."""
+    since = datetime.fromtimestamp(backfill.created - 60, UTC)
+    for _ in range(2):
+        records = [r for r in step_journal.read(lake, since, backfills=True) if r.strategy == BACKFILL]
+        assert sorted(r.table for r in records) == sorted(t.table for t in backfill.tables)
+        for r in records:
+            t = backfill.of(r.table)
+            assert (r.run, r.status, r.computed_all) == (f"backfill {backfill.id}", "absorbed", False)
+            assert (r.seconds, r.cpu_seconds) == (t.seconds, t.cpu_seconds)
+            assert r.ended_at == pytest.approx(backfill.published)
+            is_published = t.after not in (None, t.start)
+            assert r.snapshot == (t.after if is_published else None)
+            assert r.rows_changed == (t.inserted + t.updated + t.deleted if is_published else 0)
+            assert (r.bytes_written > 0, r.table_rows is not None) == (is_published, is_published), vars(r)
+        # Its process was killed before it had noted that all is done, and the records are in the table by now.
+        step_journal.flush(lake)
+        follow_up(lake, backfill)
+    assert BACKFILL not in {r.strategy for r in (*step_journal.read(lake, since), *step_journal.waiting(lake))}
 
 
 def around_backfills(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:

@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lake_assets.capture import capture
 from lake_assets.errors import LakeError, Refused
 from lake_assets.journal import step_journal
-from lake_assets.journal.step_records import StepRecord
+from lake_assets.journal.step_records import BACKFILL, StepRecord
 from lake_assets.lake import LakeBase
 from lake_assets.lake.metadata.row_counts import is_upkeep
 from lake_assets.lake.metadata.snapshot_log import between
@@ -149,7 +149,8 @@ def _of_commit(lake: LakeBase, snapshot: Snapshot) -> Iterable[StepRecord]:
     if isinstance(rows, Refused):
         log.warning("steps of snapshot %s of %s are not counted: %s", snapshot.snapshot_id, step_journal.TABLE, rows)
         return []
-    return [StepRecord.from_row(r) for r in rows.to_pylist()]
+    found = (StepRecord.from_row(r) for r in rows.to_pylist())
+    return [r for r in found if r.strategy != BACKFILL]
 
 
 def _read(file: Path) -> _Counted | None:
