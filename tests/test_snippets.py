@@ -30,7 +30,7 @@ EXECUTED = {
     "docs/how-to/dagster-deployment.md": "tests/system/test_dagster_deployment.py",
     "docs/reading-the-lake.md": "tests/system/test_reading_the_lake.py",
     ("docs/live-sources.md", "type: lake_assets.LakePipeline"): "tests/orchestration/test_live_sources.py",
-    ("README.md", "from lake_assets import Lake, Pipeline"): "tests/system/test_documented_code.py",
+    ("docs/pipelines.md", "from lake_assets import Lake, Pipeline"): "tests/system/test_documented_code.py",
     ("docs/capture.md", "from lake_assets import Lake"): "tests/system/test_documented_code.py",
     ("docs/capture.md", 'with lake.changes_view("users_changed", "final.users", start="yesterday", keys=["id"]):'): (
         "tests/system/test_documented_code.py"
