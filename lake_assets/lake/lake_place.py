@@ -34,7 +34,7 @@ def check_place(catalog: Path, name: str, warehouse: Path) -> None:
                 link = f"`ln -s {warehouse.parent} {former.parent}`"
                 what, remedy = "was moved from", f"Move it back, mount it there, or link to it: {link}"
             raise MovedLakeError(
-                f"the lake at {warehouse.parent} {what} {former.parent}, and its tables still name their files there, so "
+                f"the lake at {warehouse.parent} {what} {former.parent}: its tables still name their files there, so "
                 f"nothing was read or written. {remedy}; or let a pipeline build the tables again in an empty LAKE_HOME"
             )
 
