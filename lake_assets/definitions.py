@@ -1,7 +1,6 @@
 """The code location: the shipped pipelines and the pipelines in the folder LAKE_PIPELINES."""
 
 import os
-import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -9,11 +8,6 @@ import dagster as dg
 
 from lake_assets.orchestration import build_definitions, check_claims, with_foreign_tables
 from lake_assets.pipeline import own_pipelines
-
-# Dagster's own code uses what it calls beta or preview, and says so for each asset and each reload. Users' code is
-# warned of as ever.
-for _category in (dg.BetaWarning, dg.PreviewWarning):
-    warnings.filterwarnings("ignore", category=_category, module=r"dagster\.")
 
 # Set in processes that load these definitions to execute one run.
 RUN_PROCESS = "LAKE_ASSETS_RUN_PROCESS"

@@ -29,8 +29,12 @@ EXECUTED = {
     "docs/tutorial.md": "tests/system/test_tutorial.py",
     "docs/how-to/dagster-deployment.md": "tests/system/test_dagster_deployment.py",
     "docs/reading-the-lake.md": "tests/system/test_reading_the_lake.py",
+    (
+        "docs/dagster.md",
+        '@dg.asset(ins={"users": dg.AssetIn(["final", "users"], input_manager_key="lake_io_manager")})',
+    ): "tests/orchestration/test_lake_io_manager.py",
     ("docs/live-sources.md", "type: lake_assets.LakePipeline"): "tests/orchestration/test_live_sources.py",
-    ("README.md", "from lake_assets import Lake, Pipeline"): "tests/system/test_documented_code.py",
+    ("docs/pipelines.md", "from lake_assets import Lake, Pipeline"): "tests/system/test_documented_code.py",
     ("docs/capture.md", "from lake_assets import Lake"): "tests/system/test_documented_code.py",
     ("docs/capture.md", 'with lake.changes_view("users_changed", "final.users", start="yesterday", keys=["id"]):'): (
         "tests/system/test_documented_code.py"
@@ -60,10 +64,6 @@ NOT_EXECUTED: dict[str | tuple[str, str], str] = {
     ("docs/clusters.md", "sbin/start-connect-server.sh \\"): ELSEWHERE,
     ("docs/clusters.md", "export HADOOP_CONF_DIR=/etc/hadoop/conf"): ELSEWHERE,
     ("docs/dagster.md", '@dg.asset(deps=[dg.AssetKey(["final", "users"])], required_resource_keys={"pyspark"})'): PART,
-    (
-        "docs/dagster.md",
-        '@dg.asset(ins={"users": dg.AssetIn(["final", "users"], input_manager_key="lake_io_manager")})',
-    ): PART,
     (
         "docs/decisions/0056-comet.md",
         "CREATE TABLE x.t USING iceberg AS SELECT * FROM VALUES (1, -0.0D), (2, 0.0D), (3, 1.0D) AS t(id, d);",

@@ -34,9 +34,8 @@ def check_place(catalog: Path, name: str, warehouse: Path) -> None:
                 link = f"`ln -s {warehouse.parent} {former.parent}`"
                 what, remedy = "was moved from", f"Move it back, mount it there, or link to it: {link}"
             raise MovedLakeError(
-                f"the lake at {warehouse.parent} {what} {former.parent}: its tables name their files by absolute "
-                f"paths, which are still those below {former}. Nothing was read or written. {remedy}; or let a "
-                "pipeline build its tables again in an empty home"
+                f"the lake at {warehouse.parent} {what} {former.parent}: its tables still name their files there, so "
+                f"nothing was read or written. {remedy}; or let a pipeline build the tables again in an empty LAKE_HOME"
             )
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.orchestration import LakeIOManager
+from tests.support.documents import snippets
+from tests.support.processes import ROOT
 
 FRAMES: list[Any] = []
 if importlib.util.find_spec("polars"):  # `make test-versions` has it
@@ -109,3 +111,19 @@ def test_a_lake_table_is_not_written(table: None) -> None:
 
     with pytest.raises(Exception, match="reads tables and writes none"):
         dg.materialize([mine], resources={"lake_io_manager": LakeIOManager()})
+
+
+def test_the_asset_of_the_documentation_reads_its_table(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_HOME", str(plain_lake.config.home))
+    plain_lake.ensure_namespace(("final",))
+    rows = pa.table({"id": [1, 2, 3], "city": ["Bonn", "Ulm", "Bonn"]})
+    plain_lake.catalog.create_table(("final", "users"), rows.schema).append(rows)
+    (block,) = (s.text for s in snippets(ROOT / "docs" / "dagster.md") if "lake_io_manager" in s.first)
+    names: dict[str, Any] = {"dg": dg, "pd": pd}
+    exec(block, names)
+    users = dg.AssetSpec(["final", "users"])
+    result = dg.materialize(
+        [names["cities"], users], selection=[names["cities"]], resources={"lake_io_manager": LakeIOManager()}
+    )
+    (event,) = result.asset_materializations_for_node("cities")
+    assert event.metadata["cities"].value == 2

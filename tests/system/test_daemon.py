@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path, micro_bat
         assert [r["status"] for r in runs] == ["SUCCESS"]
         lake = small_lake(home)
         assert_equals_postgres(lake, first)
+        # Of Dagster's own code; its users cannot do anything about them.
+        assert not re.findall(r".*(?:BetaWarning|PreviewWarning).*", dagster.log.read_text())
         (jvm,) = sparks(tmp_path / "dagster_home")
         if micro_batch:
             shop.feed(landing, second)

@@ -1,4 +1,4 @@
-"""Python and SQL of README.md, capture.md, lake.md, own_code.md and own_code_jobs.md, executed as a reader would."""
+"""Python and SQL of README.md, pipelines.md, capture.md, lake.md, own_code.md and own_code_jobs.md, executed as a reader would."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def test_code_over_a_pipeline(shop: Path) -> None:
-    printed = run(shop, snippet("README.md", "from lake_assets import Lake, Pipeline"))
+    printed = run(shop, snippet("docs/pipelines.md", "from lake_assets import Lake, Pipeline"))
     assert "agg.city_population absorbed 1 0 0" in printed
     assert "insert" in printed  # what capture.feed shows
     change = Event(USERS, "u", (50, 51), {"id": 1, "email": "1@y", "balance": 5})
