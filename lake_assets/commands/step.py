@@ -20,6 +20,7 @@ _MEANING = {
     "done": "it was interrupted after its commit: the next step continues from there",
     "nothing-written": "it was interrupted before it wrote anything: the next step repeats it",
     "unknown": "it was interrupted, and may have written its rows: settle it with --done or --rerun",
+    "rerun": "the next step repeats it",
 }
 
 
@@ -51,15 +52,15 @@ def step(
     console.print(f"began {facts['began']} UTC", markup=False)
     if note.error:
         console.print(f"failed: {note.error}", markup=False)
-    settled = {"done": f"the watermark of {name} is at the end of these windows", "rerun": "the next step repeats it"}
-    console.print(settled[decision] if decision else _MEANING[facts["state"]], markup=False)
+    moved = f"the watermark of {name} is at the end of these windows"
+    console.print(moved if done else _MEANING[facts["state"]], markup=False)
 
 
 def _facts(lake: Lake, note: StepNote, decision: str | None) -> dict[str, str]:
     return {
         "table": note.target,
         "id": note.id,
-        "state": decision or note.state(lake.find(note.target)),
+        "state": decision or ("rerun" if note.is_rerun_requested else note.state(lake.find(note.target))),
         "began": f"{datetime.fromtimestamp(note.began, UTC):%Y-%m-%d %H:%M:%S}",
         "error": note.error,
         "windows": ", ".join(f"{s} {w}" for s, w in note.windows.items()),

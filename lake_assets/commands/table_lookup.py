@@ -234,7 +234,8 @@ def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
             f"{table} belongs to pipeline {owner!r}, whose file is not known here: name it with --pipeline, or work in "
             "its project's folder"
         )
-    names = ", ".join(c.name for c in searched)
+    shipped = set(shipped_pipelines())
+    names = ", ".join(c.name for c in searched if named or c.path not in shipped) or "of this folder"
     has = f"; it has {', '.join(declared) or 'none'}"
     where = has if named else ". Name its pipeline with --pipeline, or work in its project's folder"
     raise PipelineError(f"no table {table} in pipeline {names}{nearest(str(table), declared)}{where}")

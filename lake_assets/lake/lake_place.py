@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,9 @@ def check_place(catalog: Path, name: str, warehouse: Path) -> None:
             if named.exists():
                 what, remedy = "is a copy of", f"Use the original, {former.parent}"
             else:
-                link = f"`ln -s {warehouse.parent} {former.parent}`"
+                folder = former.parent.parent  # gone too, if what was moved is the project
+                made = "" if folder.exists() else f"mkdir -p {shlex.quote(str(folder))} && "
+                link = f"`{made}ln -s {shlex.quote(str(warehouse.parent))} {shlex.quote(str(former.parent))}`"
                 what, remedy = "was moved from", f"Move it back, mount it there, or link to it: {link}"
             raise MovedLakeError(
                 f"the lake at {warehouse.parent} {what} {former.parent}: its tables still name their files there, so "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pyiceberg.table import Table
 
@@ -26,6 +27,7 @@ from lake_assets.tables.upkeep_policy import UpkeepPolicy
 from lake_assets.upkeep.claims import has_claims
 
 log = logging.getLogger(__name__)
+_warned: dict[tuple[Path, TableId], str] = {}
 
 
 def policies(pipeline: Pipeline, lake: LakeBase) -> dict[TableId, UpkeepPolicy]:
@@ -78,11 +80,17 @@ def _is_beside(table: Table, name: TableId, raw: TableId) -> bool:
 
 
 def readable(lake: LakeBase, table: TableId) -> Table | None:
-    """Return a table; None if it does not exist, or cannot be read: others must not wait for that."""
+    """Return a table; None if it does not exist, or cannot be read: others must not wait for that.
+
+    A process warns once of the same error of a table.
+    """
     try:
         return lake.find(table)
     except Exception as e:  # broken metadata make PyIceberg raise many
-        log.warning("%s cannot be read, so nothing is done for it: %s", table, lake.config.hidden(str(e)))
+        error = lake.config.hidden(str(e))
+        if _warned.get((lake.config.home, table)) != error:
+            _warned[lake.config.home, table] = error
+            log.warning("nothing is done for %s: %s", table, error)
         return None
 
 

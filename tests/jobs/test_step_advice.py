@@ -100,6 +100,7 @@ def test_an_unknown_step_is_settled_as_its_error_says(media: Lake, way: str) -> 
     else:
         follow(error.value, way)
     if way == "--rerun":
+        assert "the next step repeats it" in invoke("step", DAILY).output
         job(media)  # exactly the windows of the interrupted step
     goes_on(media)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,11 +33,23 @@ def home(tmp_path: Path) -> Path:
     return lake.config.home
 
 
-def test_a_moved_lake_says_from_where(home: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "moved"
-    home.rename(moved)
-    with pytest.raises(MovedLakeError, match=rf"the lake at {moved} was moved from {home}: .*`ln -s {moved} {home}`"):
+@pytest.mark.parametrize("is_in_project", [False, True])
+def test_a_moved_lake_says_from_where_and_is_opened_by_the_link_that_it_advises(
+    tmp_path: Path, is_in_project: bool
+) -> None:
+    place = "project/the lake" if is_in_project else "the lake"
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    lake = lake_at(tmp_path / place)
+    lake.ensure_namespace(("raw",))
+    lake.catalog.create_table(("raw", "x"), IDS.schema).append(IDS)
+    home, moved = lake.config.home, tmp_path / "moved" / place
+    (tmp_path / "moved").mkdir()
+    first = tmp_path / place.split("/")[0]
+    first.rename(tmp_path / "moved" / first.name)
+    with pytest.raises(MovedLakeError, match=rf"the lake at {moved} was moved from {home}: .*`.*ln -s ") as raised:
         count(moved)
+    subprocess.run(str(raised.value).split("`")[1], shell=True, check=True)
+    assert count(home) == len(IDS)
 
 
 def test_a_copy_is_not_opened_and_the_original_goes_on(home: Path, tmp_path: Path) -> None:

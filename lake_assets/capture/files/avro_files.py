@@ -75,6 +75,14 @@ class AvroKind:
         return any(f["name"] == name for f in self.schema["fields"])
 
 
+def kind_of(path: str) -> str:
+    """Return what a file of a table is in Iceberg's words, as far as its name says that."""
+    name = path.rpartition("/")[2]
+    if name.endswith(".avro"):
+        return "manifest list" if name.startswith("snap-") else "manifest"
+    return "metadata file" if name.endswith(".metadata.json") else "file"
+
+
 class unreadable:
     """Context that converts parser errors caused by a broken file to CorruptMetadataError."""
 
@@ -87,7 +95,7 @@ class unreadable:
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, _: object) -> None:
         if isinstance(e, _UNREADABLE):
             raise CorruptMetadataError(
-                f"metadata file {self._path} cannot be read ({type(e).__name__}: {e}). Nothing was captured. "
+                f"{kind_of(self._path)} {self._path} cannot be read ({type(e).__name__}: {e}). Nothing was captured. "
                 f"{LOST_FILE_ADVICE}"
             ) from e
 

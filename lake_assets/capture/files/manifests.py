@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO, InputStream
 
-from lake_assets.capture.files.avro_files import AvroKind, Container, container_of, decode, decode_record, scan_blocks
+from lake_assets.capture.files.avro_files import (
+    AvroKind,
+    Container,
+    container_of,
+    decode,
+    decode_record,
+    kind_of,
+    scan_blocks,
+)
 from lake_assets.capture.files.manifest_index import INDEXES, Blocks, ManifestIndex, digest, state
 from lake_assets.capture.files.manifest_lists import WRONG_COUNT, Manifest, manifest_of
 from lake_assets.errors import (
@@ -295,7 +303,7 @@ class ManifestReader:
         try:
             return self._io.new_input(path).open()
         except FileNotFoundError as e:
-            raise MissingDataFileError(f"metadata file {path} is gone. {LOST_FILE_ADVICE_OF_CAPTURE}") from e
+            raise MissingDataFileError(f"{kind_of(path)} {path} is gone. {LOST_FILE_ADVICE_OF_CAPTURE}") from e
 
 
 def _scanned(manifest: Manifest) -> tuple[str, ...]:
