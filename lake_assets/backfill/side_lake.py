@@ -39,7 +39,6 @@ BACKFILL_PROPERTY = "lake-assets.backfill"
 # Settings of a catalog about where files are.
 _STORAGE = ("s3.", "client.", "gcs.", "adls.", "hdfs.", "io-impl", "py-io-impl")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 
 
 def can_build_aside(lake: Lake) -> bool:
@@ -72,7 +71,7 @@ class SideLake:
         else:
             self._own_file = main.config.home / "backfills" / f"{record.id}.db"
             config = main.config.model_copy(update={"name": name, **self._beside_a_server(record)})
-        self.lake = main.beside(config, {_SNAPSHOT_PROPERTY + BACKFILL_PROPERTY: record.id})
+        self.lake = main.beside(config, {BACKFILL_PROPERTY: record.id})
 
     def _beside_a_server(self, record: BackfillRecord) -> dict[str, Any]:
         """Return the settings of a side catalog in a file of its own."""

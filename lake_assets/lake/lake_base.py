@@ -37,7 +37,7 @@ from lake_assets.lake.foreign_errors import catalog_problem
 from lake_assets.lake.lake_place import check_place
 from lake_assets.lake.names import CAPTURES, TableId, folder_of, nearest, nearest_table
 from lake_assets.lake.redaction import hide, hide_in
-from lake_assets.lake.spark_session import adopt_session, another_session, open_session, set_all
+from lake_assets.lake.spark_session import SNAPSHOT_PROPERTY, adopt_session, another_session, open_session, set_all
 from lake_assets.runtime.private_files import make_private
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class LakeBase:
             session: returns the Spark session, if another object owns it (Dagster's resource).
         """
         self.config = config
+        # Summary properties of each commit that steps make.
+        self.commit_properties: Mapping[str, str] = {}
         self._session_source = session
         self._session: SparkSession | None = None
         # Of a look (`glance`): what it has loaded. None: tables are loaded each time.
@@ -166,17 +168,23 @@ class LakeBase:
         """The Spark session, if it has been opened."""
         return self._session
 
-    def beside(self, config: LakeConfig, settings: Mapping[str, str]) -> Self:
-        """Return another lake on the Spark of this one, with a session and settings of its own."""
+    def beside(self, config: LakeConfig, properties: Mapping[str, str]) -> Self:
+        """Return another lake on the Spark of this one, with a session of its own.
+
+        Args:
+            properties: summary properties of each of its commits, whether Spark or this process makes them.
+        """
 
         def session() -> SparkSession:
             made = another_session(self.spark(), self.config)
             # Settings of the JVM, fixed when it started, cannot be repeated.
             own = {key: value for key, value in config.spark.conf.items() if made.conf.isModifiable(key)}
-            set_all(made, {**own, **settings})
+            set_all(made, {**own, **{SNAPSHOT_PROPERTY + name: value for name, value in properties.items()}})
             return made
 
-        return type(self)(config, session=session)
+        lake = type(self)(config, session=session)
+        lake.commit_properties = properties
+        return lake
 
     def table(self, name: str | TableId) -> Table:
         """Load the PyIceberg table.

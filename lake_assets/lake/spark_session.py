@@ -309,6 +309,10 @@ def adopt_session(session: SparkSession, config: LakeConfig, *, is_own: bool = F
         write_no_checksums(session)
 
 
+# Before the name of a summary property that each commit of a session has.
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+
+
 def set_all(session: SparkSession, settings: Mapping[str, str]) -> None:
     """Apply settings to a session; over Spark Connect in one message instead of one per setting."""
     set_together = getattr(session.conf, "_set_all", None)

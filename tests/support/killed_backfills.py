@@ -14,10 +14,11 @@ from lake_assets.backfill.after_publication import follow_up
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.publishing import settled
-from lake_assets.backfill.side_lake import SideLake
+from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.errors import BackfillError
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import BACKFILL
+from lake_assets.lake.metadata.row_counts import summary_of
 from tests.support.backfilled_people import TABLES, History, begin, cities_of, complete
 from tests.support.kills import Points, killed_everywhere
 from tests.support.people import People
@@ -60,6 +61,9 @@ def check_journal(lake: Lake, backfill: BackfillRecord) -> None:
             is_published = t.after not in (None, t.start)
             assert r.snapshot == (t.after if is_published else None)
             assert r.rows_changed == (t.inserted + t.updated + t.deleted if is_published else 0)
+            if t.after is not None and is_published:
+                # The commit says so too, whether Spark or this process has made it.
+                assert summary_of(lake.table(r.table).snapshot_by_id(t.after))[BACKFILL_PROPERTY] == backfill.id
             assert (r.bytes_written > 0, r.table_rows is not None) == (is_published, is_published), vars(r)
         # Its process was killed before it had noted that all is done, and the records are in the table by now.
         step_journal.flush(lake)

@@ -24,7 +24,7 @@ from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError
 from lake_assets.lake.metadata.watermark import Watermarks, to_properties
 from lake_assets.lake.names import literal
-from lake_assets.lake.spark_session import set_all
+from lake_assets.lake.spark_session import SNAPSHOT_PROPERTY, set_all
 from lake_assets.tables.leftovers import branch_name
 from lake_assets.tables.writing.races import as_race, lost
 from lake_assets.tables.writing.table_state import TableState
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from lake_assets.tables.audits.audit_gate import Gate
 
 log = logging.getLogger(__name__)
-_PREFIX = "spark.sql.iceberg.snapshot-property."
 _LOST = (MovedError, CommitFailedException)
 
 
@@ -44,7 +43,7 @@ def committing(spark: SparkSession, table: TableId, properties: Mapping[str, str
     Raises:
         ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
     """
-    prefixed = {_PREFIX + k: v for k, v in properties.items()}
+    prefixed = {SNAPSHOT_PROPERTY + k: v for k, v in properties.items()}
     set_all(spark, prefixed)
     try:
         with as_race(table):
@@ -152,7 +151,9 @@ class Commit:
         passed = gate.properties(self.existing) if gate else {}
         self.check_unchanged()
         all_properties = {**self.snapshot_properties, **passed, **(properties or {})}
-        branch = Branch(ref, f"{self.name}.`branch_{ref}`", dict(self.settings), all_properties)
+        # Those of the lake, its Spark session has already.
+        of_snapshot = {**self.lake.commit_properties, **all_properties}
+        branch = Branch(ref, f"{self.name}.`branch_{ref}`", dict(self.settings), of_snapshot)
         with committing(self.lake.spark(), self.table, all_properties):
             branched = _branched_beside_spark if refs.can_commit(self.lake.catalog) else _branched_by_spark
             with branched(self, branch), _lost_if_changed(self):
