@@ -38,12 +38,12 @@ def test_a_column_has_its_own_text_or_that_of_the_column_that_it_copies(plain_la
     for name, columns in TABLES.items():
         plain_lake.ensure_namespace((name.partition(".")[0],))
         # Iceberg has texts of its own: of a column that nobody describes, and of one that the pipeline does.
-        docs = {"note": "free text", "city": "the city"} if name == "final.users" else {}
+        docs = {"staging.users": {"note": "free text"}, "final.users": {"city": "the city"}}.get(name, {})
         fields = [NestedField(n, c, kind, doc=docs.get(c)) for n, (c, kind) in enumerate(columns.items(), 1)]
         plain_lake.catalog.create_table(name, Schema(*fields))
     of_users = {"id": "number of the user", "city": "where the user lives"}
     assert texts(plain_lake) == {
-        "staging.users": of_users,
+        "staging.users": {**of_users, "note": "free text"},
         "final.users": {**of_users, "note": "free text"},
         "agg.copied": {"id": "number in this list", "town": "where the user lives", "note": "free text"},
         "agg.further": {"place": "where the user lives"},
