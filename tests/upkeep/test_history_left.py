@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.table import Table
 
 from lake_assets import Lake
-from lake_assets.commands.status import _behind
+from lake_assets.commands.status import behind_column
 from lake_assets.health.table_status import table_status
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
@@ -61,7 +61,7 @@ class World:
 
     @property
     def shown(self) -> str:
-        return _behind(table_status(self.lake, TARGET))
+        return behind_column(table_status(self.lake, TARGET))
 
 
 def test_it_follows_from_the_retention_that_the_owner_has_declared(
