@@ -61,7 +61,7 @@ class World:
 
     @property
     def shown(self) -> str:
-        return behind_column(table_status(self.lake, TARGET))
+        return behind_column(table_status(self.lake, TARGET), {})
 
 
 def test_it_follows_from_the_retention_that_the_owner_has_declared(
