@@ -95,7 +95,8 @@ def summary(raw: Raw = None, show_sensitive: ShowSensitive = False, as_json: AsJ
     )
     console.print(
         f"\n`lake-assets rejected list` shows the records, `... explain RAW POSITION` one of them with what can be done"
-        f"{replay}. `... close RAW` says that records do not count, as when their rows were delivered again{note}",
+        f"{replay}. `... close RAW --all --because WHY` says that records do not count, as when their rows were "
+        f"delivered again{note}",
         style="dim",
         soft_wrap=True,
     )

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from pyspark.sql import Observation
 
 from lake_assets import Lake
 from lake_assets.errors import LostEventsError, RejectedLimitError
 from lake_assets.ingest.records import parsing
-from lake_assets.ingest.staging import staging_step
+from lake_assets.ingest.staging import staging_step, staging_writes
 from lake_assets.ingest.staging.staging_writes import StagingWriter, Written
 from tests.support.debezium import BIGINT, TEXT, TIMESTAMP, Event, Table
 from tests.support.item_stream import ITEMS, Stream
@@ -248,3 +249,24 @@ def test_a_run_that_is_killed_at_any_point_between_its_readings_is_repeated(
     assert killed_everywhere(points, partial(both.run, None))
     assert (True, "append") in both.read
     both.check()
+
+
+class Uncounted(Observation):
+    """What a Spark Connect server may report of a write: nothing."""
+
+    @property
+    def get(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.long
+def test_a_batch_whose_counts_spark_does_not_report_is_written_with_its_rejects(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_writes, "Observation", Uncounted)
+    stream = Stream(lake, format="simplified", tables=[{"table": ITEMS, "types": TYPES, "key": "id"}])
+    good, bad = ({"id": n, "n": value} for n, value in (("1", "1"), ("2", '"x"')))
+    stream.run(simplified("c", "2026-01-01T00:00:00Z", good), simplified("c", "2026-01-01T00:00:01Z", bad))
+    stream.run(simplified("c", "2026-01-01T00:00:02Z", good | {"id": "3"}))
+    assert sorted(r["id"] for r in stream.rows("final.items")) == [1, 3]
+    assert len(stream.rejected()) == 1

@@ -28,7 +28,7 @@ _WITHOUT_VALUES = re.compile(
     rf"key column .+ is (null|missing|null or missing)|{re.escape(UNREADABLE)}|{re.escape(TOO_LARGE)}[\d.]+ ?\w+ "
     r"\(`max_record`\), and only its beginning is kept"
 )
-_CLOSE = "`lake-assets rejected close` then says that it does not count"
+_CLOSE = "`lake-assets rejected close`, with `--position` and `--because`, then says that it does not count"
 _DELIVER_AGAIN = (
     "No declaration reads it as it was delivered. Deliver the row again, corrected, or leave it: nothing waits for it. "
     + _CLOSE

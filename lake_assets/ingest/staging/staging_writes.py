@@ -100,6 +100,10 @@ class _UnusualError(Exception):
     """Some events have values in rare notations, or are to be rejected. Nothing of the batch is published."""
 
 
+class _UncountedError(Exception):
+    """Spark has not reported how many events it wrote. Nothing of the batch is published."""
+
+
 @dataclass(frozen=True)
 class StagingWriter:
     """Writes one batch of records of a staging table.
@@ -137,6 +141,8 @@ class StagingWriter:
         rejected: list[Row] = []
 
         def before_publishing() -> Mapping[str, str]:
+            if not seen.get:  # a Spark Connect server may end a write without its metrics; `merge` asks for them
+                raise _UncountedError
             if parsed.read_completely and seen.get["bad"]:
                 raise _UnusualError
             kind = look.kind_from(seen)
@@ -147,7 +153,7 @@ class StagingWriter:
         again = replace(self, commit=replace(self.commit, base=prepared.commit.base))
         try:
             writer.append(rows, before_publishing)
-        except (_UnusualError, MixedKindsError) as e:
+        except (_UnusualError, _UncountedError, MixedKindsError) as e:
             rewrite = again.append if isinstance(e, _UnusualError) else again.merge
             written = rewrite(parsed.complete)
             return replace(written, changes=(*prepared.changes, *written.changes))
