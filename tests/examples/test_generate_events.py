@@ -17,6 +17,7 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats.files.csv_files import csv_records
 from lake_assets.formats.files.parquet_files import parquet_records
 from lake_assets.formats.files.record_files import LocalFile
+from lake_assets.lake.counts import plural
 from tests.support.generated_rows import replay
 
 APP = typer.Typer()
@@ -34,7 +35,7 @@ def test_every_format_in_files_of_so_many_records(tmp_path: Path, name: str) -> 
     output = run(tmp_path / "out", "--format", name, "--events", 40, "--events-a-file", 25, "--key-changes", 0.2)
     files = sorted((tmp_path / "out").iterdir())
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    assert f"{len(lines)} records in {len(files)} files" in output
+    assert f"{plural(len(lines), 'record')} in {plural(len(files), 'file')} in" in output
     assert [len(f.read_text(encoding="utf-8").splitlines()) for f in files[:-1]] == [25] * (len(files) - 1)
     assert all(isinstance(json.loads(line), dict) for line in lines)
 
