@@ -177,7 +177,7 @@ class Reader:
             elif block.language in _FILES:
                 name = re.match(r"# (\S+)\n", text)
                 assert name, "it has no name"
-                file = self.folder / name[1]
+                file = self._place / name[1]
                 file.parent.mkdir(exist_ok=True, parents=True)
                 file.write_text(text, encoding="utf-8")
             else:
@@ -185,6 +185,12 @@ class Reader:
                 self._type(text)
         except (AssertionError, psycopg2.Error) as e:
             raise AssertionError(f"the block at line {block.line}: {e}") from e
+
+    @property
+    def _place(self) -> Path:
+        """The folder in which the reader is: that of the first terminal."""
+        first = next(iter(self.terminals.values()), None)
+        return Path(psutil.Process(first.shell.pid).cwd()) if first else self.folder
 
     def _here(self, text: str) -> str:
         for said, here in self.replaced.items():
