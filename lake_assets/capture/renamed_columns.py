@@ -15,6 +15,8 @@ from pyiceberg.types import NestedField
 from lake_assets.capture.rows.incompatible_columns import reads_as
 from lake_assets.lake.column_spelling import caseless
 
+ADDED_AGAIN = "was dropped and added again"
+
 
 @dataclass(frozen=True)
 class ReusedName:
@@ -35,7 +37,7 @@ class ReusedName:
     def text(self) -> str:
         """That the field was dropped and added again."""
         was, now = str(self.was.field_type), str(self.now.field_type)
-        return f"{self.name} was dropped and added again{f' as {now} (it was {was})' if was != now else ''}"
+        return f"{self.name} {ADDED_AGAIN}{f' as {now} (it was {was})' if was != now else ''}"
 
 
 def schema_at(table: Table, snapshot: int | None) -> Schema:

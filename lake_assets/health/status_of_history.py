@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pyiceberg.table import Table
 
-from lake_assets.capture.renamed_columns import renamed_since
+from lake_assets.capture.renamed_columns import ADDED_AGAIN, renamed_since
 from lake_assets.ingest.staging.due_records import missing_after_rollback, what_is_missing
 from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import TableId
@@ -55,8 +55,14 @@ def renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table 
         if source is None or source_of(source) is not None:
             continue
         if changes := renamed_since(source, marks[name].snapshot):
-            texts.append(
+            text = (
                 f"columns of {name} were renamed or dropped since it was absorbed: {', '.join(changes)}. "
                 "`lake-assets check PIPELINE` names the SQL that reads a name that is gone"
             )
+            if any(ADDED_AGAIN in change for change in changes):
+                text += (
+                    ". Earlier rows have no value in a column that was added again: the next step of a table that "
+                    "reads it says whether it has to be rebuilt"
+                )
+            texts.append(text)
     return texts

@@ -92,9 +92,7 @@ class Claim:
         """Why it is, or is about to be, dead."""
         if self.is_gone:
             return f"{self.consumer}, which has absorbed {self.table}, does not exist any more"
-        hours = self.waited / 3_600
-        waited = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.1f} hours"
-        return f"changes of {self.table} have waited for {self.consumer} for {waited}"
+        return f"changes of {self.table} have waited for {self.consumer} for {_duration(self.waited)}"
 
     @property
     def text(self) -> str:
@@ -357,3 +355,10 @@ def has_lost(notes: Mapping[str, ClaimNote], target: TableId, snapshot: int | No
     """Whether a table has lost its claim to a snapshot: it is not to be tagged again on its behalf."""
     note = notes.get(source_tags.PREFIX + consumer_name(target))
     return note is not None and note.lost is not None and note.snapshot == snapshot
+
+
+def _duration(seconds: float) -> str:
+    hours = seconds / 3_600
+    if hours < 2:
+        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.1f} hours"

@@ -18,11 +18,13 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from lake_assets import Lake, Pipeline
 from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.health.status_of_history import renamed_columns
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, to_properties
 from lake_assets.models.sql.model_plan import fingerprint, parse
 from lake_assets.pipeline.pipeline_checks import check
 from lake_assets.tables import standing_failures
+from lake_assets.tables.pending_windows import head_of
 from lake_assets.tables.writing.table_state import FINGERPRINT_PROPERTY
 from tests.support.cli import Done
 from tests.support.item_events import v2
@@ -186,6 +188,21 @@ def test_a_column_that_its_source_renames_is_told_before_another_row_arrives(
     assert "no column name" in (outcomes["agg.m"].error or "")
     assert "name is now nick" in outcomes["agg.n"].why
     assert "no column name" in status_of(call)["agg.m"]["failure"]
+
+
+def test_a_column_that_was_added_again_is_told_with_what_it_means(plain: Lake) -> None:
+    plain.ensure_namespace(("other",))
+    rows = pa.table({"id": [1], "area": pa.array([2], pa.int32())})
+    table = plain.catalog.create_table(("other", "regions"), rows.schema)
+    table.append(rows)
+    mark = head_of(table)
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("area")
+    with table.update_schema() as update:
+        update.add_column("area", StringType())
+    (text,) = renamed_columns({"other.regions": mark}, {"other.regions": table})
+    assert "area was dropped and added again as string (it was int)" in text
+    assert "the next step of a table that reads it says whether it has to be rebuilt" in text
 
 
 def test_a_folder_that_nothing_arrives_in_is_named_with_its_path(plain: Lake, tmp_path: Path, call: Call) -> None:
