@@ -11,7 +11,7 @@ from rich.markup import escape
 from lake_assets.commands.printing import console, listing, print_json, stderr
 from lake_assets.commands.table_lookup import AsJson, known_pipelines
 from lake_assets.facade import Lake
-from lake_assets.health.durations import in_words
+from lake_assets.lake.durations import in_words
 from lake_assets.signals.alerts.alert_evaluation import evaluate, standing_now
 
 

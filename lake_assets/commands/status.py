@@ -14,13 +14,13 @@ from rich.table import Table
 from lake_assets.commands.printing import console, listing, print_json, size
 from lake_assets.commands.table_lookup import AsJson, known_pipelines
 from lake_assets.facade import Lake
-from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import lake_status
 from lake_assets.health.table_lag import lag_of
 from lake_assets.health.table_status import TableStatus
 from lake_assets.ingest.landing_places import Landing
 from lake_assets.ingest.raw_tables import skipped_text
 from lake_assets.lake.counts import plural
+from lake_assets.lake.durations import in_words
 
 
 def status(

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from itertools import takewhile
 
 from lake_assets.errors import InvalidNameError
-from lake_assets.health.durations import in_words
 from lake_assets.health.table_rhythm import longest_silence, longest_step, slowdown, usual_gap
 from lake_assets.health.table_status import Overdue, TableStatus
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.journal.step_digests import Activity, Digests, StepDigest, step_digests
 from lake_assets.lake import LakeBase
+from lake_assets.lake.durations import in_words
 from lake_assets.lake.metadata.row_counts import is_upkeep, number, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.pipeline.table_graph import Spec

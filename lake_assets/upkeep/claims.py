@@ -21,6 +21,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.ingest.raw_tables import nothing_until
 from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.durations import in_words
 from lake_assets.lake.metadata.clock_skew import TOLERANCE_MS
 from lake_assets.lake.metadata.refs import BACKFILL_TAG
 from lake_assets.lake.metadata.row_counts import is_upkeep, keeps_rows
@@ -92,7 +93,7 @@ class Claim:
         """Why it is, or is about to be, dead."""
         if self.is_gone:
             return f"{self.consumer}, which has absorbed {self.table}, does not exist any more"
-        return f"changes of {self.table} have waited for {self.consumer} for {_duration(self.waited)}"
+        return f"changes of {self.table} have waited for {self.consumer} for {in_words(self.waited)}"
 
     @property
     def text(self) -> str:
@@ -355,10 +356,3 @@ def has_lost(notes: Mapping[str, ClaimNote], target: TableId, snapshot: int | No
     """Whether a table has lost its claim to a snapshot: it is not to be tagged again on its behalf."""
     note = notes.get(source_tags.PREFIX + consumer_name(target))
     return note is not None and note.lost is not None and note.snapshot == snapshot
-
-
-def _duration(seconds: float) -> str:
-    hours = seconds / 3_600
-    if hours < 2:
-        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.1f} hours"

@@ -30,13 +30,13 @@ from lake_assets.errors import (
     StorageFullError,
     WebhookError,
 )
-from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import lake_status
 from lake_assets.ingest.records.reject_reasons import RejectCounts, RejectReason
 from lake_assets.ingest.staging import exactness
 from lake_assets.journal import step_journal
 from lake_assets.journal.step_records import StepRecord
 from lake_assets.lake import LakeBase, TableId, thresholds
+from lake_assets.lake.durations import in_words
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.service import service_state
@@ -167,7 +167,7 @@ def test_a_consumer_that_has_stopped_is_told_once_and_that_it_absorbs_again_once
     # Status tells the same, before the claim is in danger.
     (cities,) = (t for t in lake_status(shop.lake, [shop.pipeline]).tables if t.table == "agg.cities")
     assert sorted(c.consumer for c in cities.claims) == ["dashboard", "exports"]
-    assert any("have waited for exports for 2.0 hours: it keeps the snapshot" in text for _, text in cities.notes)
+    assert any("have waited for exports for 2 h: it keeps the snapshot" in text for _, text in cities.notes)
     shop.lake.consumers.advance("agg.cities", "dashboard")
     shop.lake.consumers.remove("agg.cities", "exports")
     # A look without the declaration of its pipeline does not know.

@@ -39,7 +39,7 @@ def test_a_dead_consumer_is_announced_and_then_loses_its_claim(world: Claims) ->
     (told,) = world.passes(2)
     assert told.done is not None
     assert (told.action.kind, told.done.files) == ("claims", 0)
-    assert told.action.reason == "changes of staging.t have waited for final.t for 15 days"
+    assert told.action.reason == "changes of staging.t have waited for final.t for 15 d"
     text = world.claims["final.t"].text
     assert "it keeps 1 snapshot" in text or "it keeps 0 snapshots" in text
     assert "after which it does what its `on_gap` says" in text

@@ -7,13 +7,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lake_assets.health.durations import in_words
 from lake_assets.health.lake_status import declared, little_room, quick_status, retry_command
 from lake_assets.health.table_lag import lag_of, target_of
 from lake_assets.health.table_status import TableStatus, reasons_text
 from lake_assets.health.upkeep_status import consumers_of
 from lake_assets.journal.recent_steps import record_counts
 from lake_assets.lake import LakeBase, thresholds
+from lake_assets.lake.durations import in_words
 from lake_assets.lake.redaction import without_quoted
 from lake_assets.lake.signal_settings import AlertKind
 from lake_assets.pipeline import Pipeline

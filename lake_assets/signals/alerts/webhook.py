@@ -12,8 +12,8 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 
 from lake_assets.errors import ConfigError, WebhookError
-from lake_assets.health.durations import in_words
 from lake_assets.lake import LakeBase
+from lake_assets.lake.durations import in_words
 from lake_assets.lake.signal_settings import AlertSettings
 from lake_assets.signals.alerts.alert_memory import Alert
 
