@@ -54,7 +54,8 @@ def test_requests_that_cannot_be_carried_out(lake: Lake, tmp_path: Path, call: C
     assert "staging.users has not read all records of raw.events yet: run the pipeline first" in done.err
 
 
-@pytest.mark.parametrize("others_go", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long  # an erasure at all: test_requests_that_cannot_be_carried_out
+@pytest.mark.parametrize("others_go", [False, True])
 def test_a_record_with_events_of_other_rows_is_named(lake: Lake, tmp_path: Path, call: Call, others_go: bool) -> None:
     stream = {"name": "events", "format": "wal2json-v1", "tables": [{"table": "public.users"}]}
     file = write_pipeline(tmp_path / "defs.yaml", {"name": "shop", "streams": [stream]})

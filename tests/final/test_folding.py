@@ -172,6 +172,7 @@ def test_rows_of_one_statement_that_share_a_place_are_told_apart(spark_lake: Lak
     assert sorted(map(tuple, found)) == [(1, 11), (2, 12), (3, 13)]
 
 
+@pytest.mark.long  # as one event of a key, and of a transaction
 def test_what_is_needed_of_few_events(spark_lake: Lake) -> None:
     def events(*log: tuple[Any, int, int], absent: frozenset[str] = frozenset()) -> DataFrame:
         rows = [Event(T, op, (n, n), {"h": 0, "k": k, "n": n, "name": "", "note": ""}) for op, n, k in log]

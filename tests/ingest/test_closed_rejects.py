@@ -116,6 +116,7 @@ def test_a_closed_record_is_left_out_of_all_readings_until_it_is_opened_again(
     assert (stream.rejected(), told(stream)) == ([], set())
 
 
+@pytest.mark.long  # as rows that were delivered again
 def test_lines_that_are_no_json_may_be_about_any_table_and_are_closed_by_their_file(
     lake: Lake, call: Callable[..., Done]
 ) -> None:

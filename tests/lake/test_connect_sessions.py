@@ -33,7 +33,9 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["no-such-command"], 2)])
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--help"], 0), pytest.param(["no-such-command"], 2, marks=pytest.mark.long)]
+)
 def test_a_process_ends_although_its_session_and_a_thread_do_not(words: list[str], code: int) -> None:
     text = WAITING.format(hangs=code == 0, words=words)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)

@@ -112,7 +112,7 @@ def proof_of(lake: Lake, queries: list[str]) -> Proof:
     return proof
 
 
-@pytest.mark.parametrize("queries", [KEPT[::240], pytest.param(KEPT, marks=pytest.mark.long)], ids=["some", "all"])
+@pytest.mark.parametrize("queries", [KEPT[::480], pytest.param(KEPT, marks=pytest.mark.long)], ids=["some", "all"])
 def test_models_over_values_of_several_types_equal_their_queries(lake: Lake, queries: list[str]) -> None:
     proof = proof_of(lake, queries)
     for statements in STEPS:

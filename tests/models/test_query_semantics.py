@@ -141,7 +141,7 @@ def test_a_window_of_qualify_over_a_column_that_is_named_as_an_output(lake: Lake
     proof.run(spark=False)
 
 
-@pytest.mark.parametrize("every", [60, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [120, pytest.param(1, marks=pytest.mark.long)])
 def test_queries_mean_what_spark_makes_of_their_text(lake: Lake, every: int) -> None:
     # DuckDB has other names for some of these functions: Spark's own result for the original text decides.
     named = {f"agg.{name}": Query(sql, (), not_duckdb="another dialect") for name, sql in [*MEANT.items()][::every]}

@@ -120,7 +120,7 @@ def test_a_second_row_of_a_key_from_somebody_else_is_noticed(lake: Lake) -> None
             assert world.rows(model["name"]) == rows_of(lake.spark().sql(model["sql"])), change
 
 
-@pytest.mark.parametrize("every", [60, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [120, pytest.param(1, marks=pytest.mark.long)])
 def test_they_equal_their_query_after_two_changes(lake: Lake, every: int) -> None:
     prove(lake, random.Random(5), 2, MODELS[::every])
 

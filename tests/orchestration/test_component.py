@@ -64,6 +64,7 @@ def run_dg(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long  # dg checks the schema, which the next test reads
 def test_mistakes_in_yaml_are_shown_all_at_once_with_their_lines(project: Path) -> None:
     (project / "mine" / "defs" / "shop" / "defs.yaml").write_text(WRONG)
     done = run_dg(project, "check", "yaml")

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.support.kafka import Broker
 from tests.support.kafka_streams import Stream, until
 
@@ -54,6 +56,7 @@ def test_a_tombstone_keeps_its_key_and_time(kafka: Broker, topic: str, stream: C
     assert rows[1]["source_table"] == "public.orders"
 
 
+@pytest.mark.long  # transactions of a broker take seconds to be given up
 def test_only_committed_transactions_land_and_none_is_waited_for_in_vain(
     kafka: Broker, topic: str, stream: Callable[..., Stream]
 ) -> None:

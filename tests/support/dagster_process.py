@@ -42,12 +42,9 @@ class Dagster:
         return reply["data"]
 
     def start_sensor(self, name: str) -> None:
-        selector = {
-            "repositoryLocationName": "lake_assets", "repositoryName": "__repository__", "sensorName": name,
-        }  # fmt: skip
         reply = self.ask(
             "mutation($s: SensorSelector!){startSensor(sensorSelector:$s){__typename ... on PythonError{message}}}",
-            s=selector,
+            s=sensor(name),
         )
         assert reply["startSensor"]["__typename"] == "Sensor", reply
 
@@ -69,6 +66,11 @@ class Dagster:
         # The web server may ask a code server before that listens; it asks again.
         loaded = [e for e in entries if (e["locationOrLoadError"] or {}).get("__typename") == "RepositoryLocation"]
         return bool(entries) and len(loaded) == len(entries)
+
+
+def sensor(name: str) -> dict[str, str]:
+    """What GraphQL takes for a sensor of the shipped code location."""
+    return {"repositoryLocationName": "lake_assets", "repositoryName": "__repository__", "sensorName": name}
 
 
 def wait_for(what: str, done: Callable[[], Any], seconds: float, log: Path) -> Any:

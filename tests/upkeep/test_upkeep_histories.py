@@ -137,6 +137,7 @@ def test_files_snapshots_and_deletes_stay_few(lake: Lake) -> None:
     assert needs_a_look(lake, world.wanted) == []
 
 
+@pytest.mark.long  # the lock is that of test_a_step_waits_for_upkeep_of_its_table
 def test_a_table_that_a_step_holds_is_left_for_later(lake: Lake, points: Points) -> None:
     world = World(lake)
     for _ in range(2):
