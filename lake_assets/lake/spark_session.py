@@ -20,6 +20,7 @@ from lake_assets.lake import caching_catalog
 from lake_assets.lake.config import AWS_BUNDLE, ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
 from lake_assets.lake.connect_sessions import ends_with_process
 from lake_assets.lake.redaction import hide_in
+from lake_assets.runtime.class_archive import archive_options
 from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.jars import resolve
 from lake_assets.runtime.java import jvm_variables
@@ -173,13 +174,14 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
 
 def jvm_conf(config: LakeConfig) -> dict[str, str]:
     """Return the settings of a JVM that serves a lake, locally or as a Spark Connect server; resolves the jars."""
+    jars = resolve(packages(config))
     return {
         "spark.master": config.spark.master,
         "spark.driver.memory": config.spark.driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.defaultJavaOptions": java_options(config),
-        "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
+        "spark.driver.defaultJavaOptions": " ".join(filter(None, [java_options(config), archive_options(jars)])),
+        "spark.jars": ",".join(str(p) for p in jars),
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",
         **DEFAULTS,
