@@ -67,8 +67,14 @@ def lake_status(lake: LakeBase, pipelines: Sequence[Pipeline]) -> LakeStatus:
         for claims in (found.claims if found else (),)
     ]
     tables = with_targets(lake, _with_notes(lake, tables, specs), pipelines)
-    tables = with_steps(lake, tables, {str(s.table): s for s in specs})
+    tables = without_explained_claims(with_steps(lake, tables, {str(s.table): s for s in specs}))
     return LakeStatus(tables, kept, list(unread.values()), little_room(lake), unfinished(lake))
+
+
+def without_explained_claims(tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """Return the status without the tables that others wait for because they fail or are late: they say so."""
+    told = {t.table for t in tables if t.failure or t.lost or t.killed or t.stalled or t.overlong}
+    return [replace(t, claims=tuple(c for c in t.claims if c.is_warning or c.consumer not in told)) for t in tables]
 
 
 def quick_status(lake: LakeBase, specs: Sequence[Spec] = ()) -> list[TableStatus]:

@@ -47,8 +47,10 @@ def _undone_records(table_id: TableId, table: Table, raws: Mapping[str, Table | 
     ]
 
 
-def renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table | None]) -> list[str]:
-    """Return the columns that sources have renamed or dropped since they were absorbed."""
+def renamed_columns(
+    table: str, pipeline: str, marks: Mapping[str, Watermark], sources: Mapping[str, Table | None]
+) -> list[str]:
+    """Return the columns that sources of a table have renamed or dropped since they were absorbed."""
     texts: list[str] = []
     for name, source in sources.items():
         # The columns of staging tables follow declared renames, and their readers do too.
@@ -57,12 +59,12 @@ def renamed_columns(marks: Mapping[str, Watermark], sources: Mapping[str, Table 
         if changes := renamed_since(source, marks[name].snapshot):
             text = (
                 f"columns of {name} were renamed or dropped since it was absorbed: {', '.join(changes)}. "
-                "`lake-assets check PIPELINE` names the SQL that reads a name that is gone"
+                f"`lake-assets check {pipeline}` names the SQL that reads a name that is gone"
             )
             if any(ADDED_AGAIN in change for change in changes):
                 text += (
-                    ". Earlier rows have no value in a column that was added again: the next step of a table that "
-                    "reads it says whether it has to be rebuilt"
+                    f". Earlier rows have no value in a column that was added again. If {table} reads it, its next "
+                    f"step stops; `lake-assets rebuild {table}` computes the table with null for these rows"
                 )
             texts.append(text)
     return texts

@@ -76,10 +76,12 @@ def slowdown(steps: Sequence[StepBrief]) -> Slowdown | None:
 def _forecast(before: Sequence[StepBrief], of: StepBrief) -> tuple[float, float] | None:
     """Return what three of four earlier steps of a step's size took at most, and the longest; None: too few are known.
 
-    A step with many more rows than all others is not slower, but larger.
+    A step with many more rows than all others is not slower, but larger. One that waited for Spark's start is compared
+    with such ones.
     """
     share = thresholds.SLOWER_SIZE
-    took = [s.seconds for s in before if s.rows >= share * of.rows and s.bytes >= share * of.bytes]
+    alike = [s for s in before if s.started_spark == of.started_spark]
+    took = [s.seconds for s in alike if s.rows >= share * of.rows and s.bytes >= share * of.bytes]
     if len(took) < thresholds.SLOWER_STEPS:
         return None
     return quantiles(took, n=4, method="inclusive")[2], max(took)

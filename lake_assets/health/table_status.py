@@ -294,7 +294,7 @@ def table_status(lake: LakeBase, table_id: TableId) -> TableStatus:
         rows_behind=sum(w.rows for w in windows.values()),
         lost=lost,
         history=history_left(marks, {s: sources[s] for s in windows}, now),
-        renamed=renamed_columns(marks, sources),
+        renamed=renamed_columns(result.table, result.pipeline, marks, sources),
         landing=unused_folder(table),
         rejected=rejects.records,
         reject_reasons=rejects.reasons,

@@ -31,11 +31,13 @@ class ResourceUse:
         started_at: seconds since 1970.
         seconds: time taken.
         cpu_seconds: seconds of one core.
+        started_spark: whether Spark was started meanwhile, by this step or by one beside it.
     """
 
     started_at: float
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    started_spark: bool = False
 
 
 class _Meter:
@@ -81,12 +83,13 @@ _meter = _Meter()
 @contextlib.contextmanager
 def measured(lake: LakeBase, use: ResourceUse) -> Generator[None]:
     """Measure what the block uses."""
-    began = time.monotonic()
+    began, had_spark = time.monotonic(), lake.open_session is not None
     _meter.begin(use, lake)
     try:
         yield
     finally:
         use.seconds = time.monotonic() - began
+        use.started_spark = not had_spark and lake.open_session is not None
         _meter.end(use, lake)
 
 

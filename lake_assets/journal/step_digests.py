@@ -25,12 +25,13 @@ from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.runtime.private_files import make_private, write_private
 
 log = logging.getLogger(__name__)
-_FOLDER, _FILE, _VERSION = "health", "step_digests.json", 1
+_FOLDER, _FILE, _VERSION = "health", "step_digests.json", 2
 _DAY = 86_400.0
 # What a digest is made of.
 _FIELDS = (
     "id", "pipeline", "table", "status", "started_at", "seconds", "cpu_seconds", "strategy", "lag_seconds",
     "rows_inserted", "rows_updated", "rows_deleted", "bytes_read", "sources", "failed_audits",
+    "started_spark",
 )  # fmt: skip
 # Steps that read what had arrived before.
 _AGAIN = ("replay", "rebuild", NO_CHANGE)
@@ -51,13 +52,15 @@ class Activity(NamedTuple):
 
 
 class StepBrief(NamedTuple):
-    """A step that absorbed something: when it began, its duration, its size, and the audits that did not pass."""
+    """A step that absorbed something: when it began, its duration, its size, the audits that did not pass, and whether
+    Spark was started meanwhile."""
 
     started_at: float
     seconds: float
     rows: int
     bytes: int
     failed_audits: tuple[str, ...] = ()
+    started_spark: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,9 @@ def digested(records: Iterable[StepRecord]) -> Digests:
     for r in records:
         if r.status != "absorbed":
             continue
-        newest[r.table].append(StepBrief(r.started_at, r.seconds, r.rows_changed, r.bytes_read, tuple(r.failed_audits)))
+        failed = tuple(r.failed_audits)
+        brief = StepBrief(r.started_at, r.seconds, r.rows_changed, r.bytes_read, failed, r.started_spark)
+        newest[r.table].append(brief)
         if r.strategy in _AGAIN:
             continue
         if r.rows_changed:
@@ -223,7 +228,9 @@ def _digest(changes: Sequence[Any] | None, reads: Sequence[Any] | None, newest: 
         return None if of is None else Activity(of[0], of[1], of[2], tuple(of[3]))
 
     return StepDigest(
-        activity(changes), activity(reads), tuple(StepBrief(*of[:4], failed_audits=tuple(of[4])) for of in newest)
+        activity(changes),
+        activity(reads),
+        tuple(StepBrief(*of[:4], failed_audits=tuple(of[4]), started_spark=of[5]) for of in newest),
     )
 
 

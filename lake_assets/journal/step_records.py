@@ -66,6 +66,7 @@ SCHEMA = pa.schema(
         pa.field("computed_all", pa.bool_()),
         pa.field("in_full_cpu_seconds", pa.float64()),
         pa.field("in_full_basis", pa.string()),
+        pa.field("started_spark", pa.bool_()),
     ]
 )
 # Strategies that land records, for which there is no other way; that compute all rows; and that change none.
@@ -97,6 +98,7 @@ class StepRecord:
         run: what executed the step: `dagster ID`, or `backfill ID`; empty: a command or another program.
         in_full_cpu_seconds: what computing everything would have used, as was estimated when the step ended; None:
             unknown. `in_full_basis` says what it is taken from; see `step_costs`.
+        started_spark: whether Spark was started meanwhile, which may take longer than the step.
     """
 
     pipeline: str
@@ -128,6 +130,7 @@ class StepRecord:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     in_full_cpu_seconds: float | None = None
     in_full_basis: str = ""
+    started_spark: bool = False
 
     @property
     def rows_changed(self) -> int:
@@ -207,6 +210,7 @@ def of_outcome(
         failed_audits=failed_audits(outcome.audits),
         not_exact=[str(reason) for reason in outcome.details.get(INEXACT, ())],
         run=run,
+        started_spark=use.started_spark,
     )  # fmt: skip
 
 

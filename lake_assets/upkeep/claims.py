@@ -111,9 +111,10 @@ class Claim:
         if self.loses_at is None:
             return f". {remedy}"
         when = f"{datetime.fromtimestamp(self.loses_at, UTC):%Y-%m-%d %H:%M} UTC"
-        stays = "create it again" if self.is_gone else "run it"
-        then = "" if self.is_gone else ", after which it does what its `on_gap` says"
-        return f", until it loses its claim at {when}{then}. To keep the claim, {stays}; {remedy}"
+        if self.is_gone:
+            return f", until it loses its claim at {when}. To keep the claim, create {self.consumer} again; {remedy}"
+        then = f", after which {self.consumer} does what its `on_gap` says" if self.pipeline else ""
+        return f", until it loses its claim at {when}{then}. To keep the claim, start {self.consumer} again; {remedy}"
 
 
 def claims_of(

@@ -17,7 +17,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import CatalogUnavailableError
-from lake_assets.health.lake_status import LakeStatus, lake_status, quick_status
+from lake_assets.health.lake_status import LakeStatus, lake_status, quick_status, without_explained_claims
 from lake_assets.health.late_tables import late_tables
 from lake_assets.health.step_findings import with_steps
 from lake_assets.health.table_rhythm import longest_silence, slowdown, usual_gap
@@ -34,6 +34,7 @@ from lake_assets.report.contents import report
 from lake_assets.report.findings import Finding, findings
 from lake_assets.signals.metrics.metric_families import Reading, families
 from lake_assets.tables import leftovers
+from lake_assets.upkeep.claims import Claim
 from tests.support.signalled_shop import CITIES, MODEL, ORDERS, Shop, age
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
@@ -114,6 +115,10 @@ def steps(seconds: Sequence[float], rows: Sequence[int] | int = 100) -> list[Ste
     return [StepBrief(MONDAY + 60 * n, s, of[n], 1_000 * of[n]) for n, s in enumerate(seconds)]
 
 
+def cold(n: int, seconds: float) -> StepBrief:
+    return StepBrief(MONDAY + 60 * n, seconds, 100, 100_000, started_spark=True)
+
+
 def test_one_slow_step_is_told_at_once_with_since_when() -> None:
     found = slowdown(steps([2.0, 2.5, 2.0, 2.2, 25.0]))
     assert found is not None
@@ -132,6 +137,12 @@ def test_larger_steps_and_first_ones_of_a_process_are_not_slower() -> None:
     assert slowdown(steps([0.5, 0.4, 0.5, 9.0])) is None
     assert slowdown(steps([14.0, 0.5, 0.4, 0.5, 0.5, 15.0])) is None
     assert slowdown(steps([2.0, 40.0])) is None
+    # Where it is known that Spark was started meanwhile, such steps are compared with each other.
+    warm = steps([2.0, 2.5, 2.0, 2.2])
+    assert slowdown([*warm, cold(4, 40.0)]) is None
+    starts = [cold(n, seconds) for n, seconds in enumerate([20.0, 22.0, 21.0, 20.0], 4)]
+    assert slowdown([*warm, *starts]) is None
+    assert slowdown([*warm, *starts, cold(8, 90.0)]) is not None
 
 
 @pytest.fixture
@@ -363,3 +374,12 @@ def test_the_longest_wait_of_a_batch_is_no_target_that_is_missed(shop: Shop) -> 
     ]
     pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "interval": "60s", "models": models}))
     assert [*late_tables(shop.lake, [pipeline])] == ["agg.others"]
+
+
+def test_a_table_that_fails_is_not_told_as_one_that_has_stopped() -> None:
+    claims = [Claim(name, "final.a", f"consumer.{name}", 1, 1, "p", False, 0.0, 9.0) for name in ("agg.b", "exports")]
+    a = TableStatus("final.a", "p", 1, {}, {}, 0.0, None, claims=(*claims, replace(claims[0], is_warning=True)))
+    b = TableStatus("agg.b", "p", 1, {}, {}, 0.0, None)
+    assert [t.claims for t in without_explained_claims([a, b])] == [a.claims, ()]
+    shown = without_explained_claims([a, replace(b, failure="ModelError: no column city")])[0].claims
+    assert [(c.consumer, c.is_warning) for c in shown] == [("exports", False), ("agg.b", True)]

@@ -215,7 +215,11 @@ def test_a_jvm_that_a_step_starts_is_the_steps(plain_lake: Lake, monkeypatch: py
     use = ResourceUse(0.0)
     with measured(plain_lake, use):
         used[os.getppid()] = 5.0
-    assert use.cpu_seconds == 5.0
+        monkeypatch.setattr(plain_lake, "_session", object())
+    assert (use.cpu_seconds, use.started_spark) == (5.0, True)
+    with measured(plain_lake, later := ResourceUse(time.time())):
+        pass
+    assert not later.started_spark
 
 
 def test_the_records_of_a_run_say_what_its_steps_did(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

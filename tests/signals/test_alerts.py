@@ -176,6 +176,19 @@ def test_a_consumer_that_has_stopped_is_told_once_and_that_it_absorbs_again_once
     assert {(b["event"], b["consumer"]) for b in received.bodies[2:]} == {("ended", "dashboard"), ("ended", "exports")}
 
 
+def test_a_table_that_fails_is_no_consumer_that_has_stopped(shop: Shop, received: Receiver) -> None:
+    shop.lake = signalled(shop.lake, alerts={"webhook": {"env": "ALERTS"}, "consumer": "1h"})
+    shop.step()
+    shop.order()
+    age(shop.lake.table(ORDERS), 7_200)
+    assert look(shop) == 1
+    assert told(received) == [("began", "consumer", "final.orders")]
+    assert received.bodies[0]["consumer"] == "agg.cities"
+    shop.fail(ValueError("broken"))
+    look(shop)
+    assert sorted(told(received)[1:]) == [("began", "failed", "agg.cities"), ("ended", "consumer", "final.orders")]
+
+
 def test_a_table_upstream_that_is_late_makes_those_below_late() -> None:
     from lake_assets.health.lake_status import with_upstream
     from lake_assets.health.table_lag import lag_of

@@ -42,7 +42,7 @@ def test_a_dead_consumer_is_announced_and_then_loses_its_claim(world: Claims) ->
     assert told.action.reason == "changes of staging.t have waited for final.t for 15 d"
     text = world.claims["final.t"].text
     assert "it keeps 1 snapshot" in text or "it keeps 0 snapshots" in text
-    assert "after which it does what its `on_gap` says" in text
+    assert "after which final.t does what its `on_gap` says" in text
     assert 'lake.consumers.remove("staging.t", "final.t")' in text
     assert world.passes(12, every=4) == []
     assert world.tags == {"final.t"}

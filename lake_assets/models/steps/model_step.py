@@ -266,7 +266,8 @@ class ModelStep(TableStep[M, SnapshotPins]):
             return ""
         return (
             f"{'; '.join(found.values())}, so rows that were written before have no value in it. {self.spec.table} "
-            "stays as it is. The next run goes on if the column is added with its former type again. "
+            "stays as it is: computed again, it has null for them. The next run goes on if the column is added with "
+            "its former type again. "
             f"{self.recovery('on_replaced')}"
         )
 

@@ -121,7 +121,7 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         (), None if of_all else names, _unknown(tables, specs, names - unread.keys()), frozenset(unread),
         frozenset(specs), names - unread.keys(),
     )  # fmt: skip
-    wrong = (
+    wrong = [
         *_failures(lake),
         *_lost_sources(tables),
         *_killed(tables),
@@ -132,8 +132,11 @@ def conditions(lake: LakeBase, pipelines: Sequence[Pipeline], limits: Limits, *,
         *_sources(lake, tables),
         *_silences(tables, specs),
         *_warnings(tables),
-        *(_consumers(lake, pipelines, limits) if "consumer" in limits.kinds else ()),
-    )
+    ]
+    if "consumer" in limits.kinds:
+        # A table that fails or is late says so itself.
+        told = {c.table for c in wrong if c.kind in ("failed", "held", "lag")}
+        wrong += [c for c in _consumers(lake, pipelines, limits) if c.consumer not in told]
     return replace(nothing, conditions=[c for c in wrong if c.kind in limits.kinds and nothing.is_about(c)])
 
 
