@@ -17,6 +17,7 @@ CALLS = {"writeTo", "overwritePartitions", "insertInto", "saveAsTable", "delete_
 ELSEWHERE = {
     "tables/audits/audit_gate.py": "the branch of a failed batch",
     "tables/snapshot_retention.py": "how many snapshots main keeps",
+    "runtime/class_archive.py": "a table in a temporary folder, for the classes that this loads",
     "sources/mysql_checks.py": "SHOW CREATE TABLE, asked of a source's server",
 }
 

@@ -142,7 +142,8 @@ class Gate:
         listed = "\n".join(f"- {f}" for f in failed)
         return AuditFailedError(
             f"{self._table}: {len(failed)} of {len(self.findings)} audits do not pass, and the batch is not "
-            f"published:\n{listed}\n{more}Correct the source or the declaration; the next run then absorbs the batch",
+            f"published:\n{listed}\n{more}Correct the rows in the source: newer changes of them count. Or correct the "
+            "declaration: with `severity: warn`, an audit publishes what it finds. The next run then absorbs the batch",
             findings=self.findings,
         )
 
