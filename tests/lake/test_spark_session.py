@@ -24,6 +24,7 @@ def test_literals_and_identifiers_keep_their_text(spark_lake: Lake, text: str) -
         assert [tuple(r) for r in rows.collect()] == [(text,)]
 
 
+@pytest.mark.long  # pytest makes folders of many names for other tests
 def test_a_lake_in_a_folder_of_any_name_has_its_tables_there(spark_lake: Lake, tmp_path: Path) -> None:
     home = tmp_path / "Größe 1+1 (ä&b)"
     lake = lake_on(spark_lake, home)

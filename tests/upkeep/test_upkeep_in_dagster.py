@@ -58,6 +58,7 @@ def test_each_table_has_a_check_that_takes_the_pool_of_the_table(plain_lake: Lak
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.long  # the work itself: test_upkeep_command
 def test_the_sensor_requests_what_is_due_and_the_run_does_it(lake: Lake) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         found = harness(lake, instance)
