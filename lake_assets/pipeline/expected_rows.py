@@ -95,7 +95,7 @@ def expected_rows(
         raise DefinitionChangedError(
             step_of(spec).why_not_rebuilt(table)
             or f"the {'declaration' if is_python else 'query'} of {spec.table} was changed since the table was "
-            f"computed: run `lake-assets rebuild {spec.table}`, then verify"
+            f"computed: run `lake-assets rebuild {spec.table}`; verify it afterwards"
         )
     if is_python and spec.model.past and spec.model.full is None:
         advice = "" if spec.place is None else ". With `full`, a function that computes all of its rows, it can"
@@ -153,13 +153,13 @@ def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | N
     if str(loaded.metadata.table_uuid) != mark.uuid:
         raise TableReplacedError(
             f"{source} was dropped and created again, so the rows that {table} absorbed can no longer be read. "
-            f"{rebuild_advice(table, source)}, then verify (uuid {mark.uuid} before, {loaded.metadata.table_uuid} "
-            "now)"
+            f"{rebuild_advice(table, source)}. Verify it afterwards (uuid {mark.uuid} before, "
+            f"{loaded.metadata.table_uuid} now)"
         )
     if mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
         raise SnapshotExpiredError(
             f"{table} cannot be compared, because the snapshot of {source} that it has absorbed has expired. "
-            f"{rebuild_advice(table, source)}, then verify (snapshot {mark.snapshot})"
+            f"{rebuild_advice(table, source)}. Verify it afterwards (snapshot {mark.snapshot})"
         )
     return mark.snapshot
 

@@ -247,5 +247,5 @@ def _check_columns(spec: ComputedSpec | JobSpec, expected: Mapping[str, str], ex
         raise DefinitionChangedError(
             f"{spec.table} has other columns than {origin}, "
             f"with {listed}: run pipeline {spec.pipeline!r}, which "
-            "rebuilds the table, then verify"
+            "rebuilds the table; verify it afterwards"
         )
