@@ -200,9 +200,10 @@ def test_a_column_that_was_added_again_is_told_with_what_it_means(plain: Lake) -
         update.delete_column("area")
     with table.update_schema() as update:
         update.add_column("area", StringType())
-    (text,) = renamed_columns({"other.regions": mark}, {"other.regions": table})
+    (text,) = renamed_columns("agg.m", "p", {"other.regions": mark}, {"other.regions": table})
     assert "area was dropped and added again as string (it was int)" in text
-    assert "the next step of a table that reads it says whether it has to be rebuilt" in text
+    assert "`lake-assets check p` names the SQL" in text
+    assert "If agg.m reads it, its next step stops; `lake-assets rebuild agg.m` computes the table with null" in text
 
 
 def test_a_folder_that_nothing_arrives_in_is_named_with_its_path(plain: Lake, tmp_path: Path, call: Call) -> None:
