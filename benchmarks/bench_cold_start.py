@@ -24,7 +24,7 @@ from lake_assets.lake.spark_session import packages
 from lake_assets.runtime.class_archive import class_archive, write_class_archive
 from lake_assets.runtime.jars import resolve
 
-REQUIRED: dict[str, Required] = {"with archive / without, seconds": ("at most", 0.75)}
+REQUIRED: dict[str, Required] = {"with archive / without, seconds": ("at most", 0.85)}
 # The cold start of `lake-assets run`: one SELECT, and one table with one row.
 PROGRAM = """
 import sys

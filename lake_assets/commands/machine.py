@@ -20,7 +20,7 @@ from lake_assets.runtime.loopback_ports import check_free
 def setup(
     archive: Annotated[
         bool,
-        typer.Option("--archive", help="also keep Spark's classes in a file: it starts in half the time"),
+        typer.Option("--archive", help="also keep Spark's classes in a file: it starts faster from then on"),
     ] = False,
 ) -> None:
     """Find Java and download Spark's jars; later calls only check them."""

@@ -1,6 +1,6 @@
 """A class archive: the classes of Spark and Iceberg as one JVM has read and checked them, for those that start later.
 
-A cold JVM spends half of its time until its first rows on classes. Java keeps them in a file that later JVMs map into
+A cold JVM spends much of its time until its first rows on classes. Java keeps them in a file that later JVMs map into
 their memory (class data sharing). The file is specific to a Java and to Spark's jars: a JVM that it does not fit starts
 without it, as if there were none.
 """
