@@ -45,7 +45,10 @@ def class_archive(jars: Sequence[Path]) -> Path | None:
     found = list(jars[0].parent.glob("classes-*.jsa")) if jars else []
     if not found:
         return None
-    start = f"classes-{'-'.join(_identity())}-"
+    try:
+        start = f"classes-{'-'.join(_identity())}-"
+    except OSError:  # in a program of spark-submit, PySpark is a zip file, and its JVM has long started
+        return None
     for file in [f for f in found if f.name.startswith(start)]:
         with contextlib.suppress(OSError):
             # A JVM would crash with a file that was cut off, and run the code of one that somebody else wrote.

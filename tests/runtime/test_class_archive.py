@@ -44,6 +44,14 @@ def test_another_one_is_not(jar: Path, wrong: dict[str, int]) -> None:
     assert archive_options([jar]) == ""
 
 
+def test_none_is_used_if_spark_is_in_a_zip_file(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program of spark-submit."""
+    put(jar)
+    (jar.parent / "pyspark.zip").touch()
+    monkeypatch.setattr(archives, "spark_home", lambda: jar.parent / "pyspark.zip" / "pyspark")
+    assert class_archive([jar]) is None
+
+
 def test_its_folder_may_have_spaces(tmp_path: Path) -> None:
     folder = tmp_path / "my jars"
     folder.mkdir()

@@ -67,6 +67,7 @@ def test_a_data_engineer_sees_what_happened_to_the_data(tmp_path: Path) -> None:
         a_job_redoes_a_range(at)
         assert ended(running, 5)[-1] == "SUCCESS"
         the_job_tells_what_it_plans_and_did(at)
+        the_page_of_the_backfill_is_readable(at, home / "orders.html")
         a_micro_batch_by_hand(at)
         assert ended(running, 6)[-1] == "SUCCESS"
         ui_shop.land(home, "0002", ui_shop.orders([100], at=5000, amount=-5000))
@@ -136,7 +137,10 @@ def the_backfill_has_a_page(at: Browser, running: Services) -> None:
 
 def a_job_redoes_a_range(at: Browser) -> None:
     """Fill in the launchpad and launch, as people do."""
-    config = 'ops:\n  redo_shop:\n    config: {table: final.orders, range_from: "2024-03-01", range_to: "2024-03-02"}\n'
+    config = (
+        "ops:\n  redo_shop:\n    config: {table: final.orders, range_from: '2024-03-01', range_to: '2024-03-02', "
+        "html: orders.html}\n"
+    )
     at.open(f"/locations/lake_assets/jobs/shop_backfill/playground/setup?config={quote(config)}")
     at.page.get_by_role("button", name="Launch run").click()
 
@@ -148,6 +152,21 @@ def the_job_tells_what_it_plans_and_did(at: Browser) -> None:
     at.size(1280, 800)
 
 
+def the_page_of_the_backfill_is_readable(at: Browser, file: Path) -> None:
+    at.page.goto(file.as_uri())
+    at.shows("Tables before and after", "agg.orders_a_day", "2024-03-02")
+    nothing_is_wider_than_its_window(at, "backfill-page")
+
+
+def nothing_is_wider_than_its_window(at: Browser, picture: str) -> None:
+    """On a phone, a tablet and a screen; pictures of each."""
+    for width in (390, 768, 1280):
+        at.size(width, 1000)
+        assert at.page.evaluate("document.documentElement.scrollWidth") <= width
+        at.picture(f"{picture}-{width}")
+    at.size(1280, 800)
+
+
 def a_micro_batch_by_hand(at: Browser) -> None:
     """The job that asks for no partitions."""
     at.open("/locations/lake_assets/jobs/shop_micro_batch/playground/setup")
@@ -155,15 +174,12 @@ def a_micro_batch_by_hand(at: Browser) -> None:
 
 
 def the_report_is_readable(at: Browser, file: Path, settings: dict[str, str]) -> None:
-    """The page about this lake, on a phone, a tablet and a screen: nothing is wider than the window."""
+    """The page about this lake."""
     command = [Path(sys.executable).with_name("lake-assets"), "report", "--html", str(file)]
     subprocess.run(command, env=os.environ | settings, check=True, timeout=SECONDS)
     at.page.goto(file.as_uri())
     at.shows("What needs attention", "agg.orders_a_day", "no_negative_day")
-    for width in (390, 768, 1280):
-        at.size(width, 1000)
-        assert at.page.evaluate("document.documentElement.scrollWidth") <= width
-        at.picture(f"report-{width}")
+    nothing_is_wider_than_its_window(at, "report")
 
 
 def a_partition_has_its_own_figures(at: Browser) -> None:
