@@ -63,7 +63,7 @@ def _json(line: CostLine) -> dict[str, object]:
 def _show(lines: Sequence[CostLine], total: CostLine, by: Grouping, prices: CostsConfig) -> None:
     numbers = ["steps", "full", "time", "core time", "share", "read", "written", "in full (estimate)", "saved"]
     numbers += ["cost", "saved cost"] if prices.are_known else []
-    table = listing(by, *numbers, right=numbers, fixed=[by, "core time"])
+    table = listing(by, *numbers, right=numbers, fixed=["core time"] if by == "reason" else [by, "core time"])
     for line in (*lines, total):
         cells = [
             escape(line.name),

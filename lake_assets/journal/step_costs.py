@@ -19,7 +19,7 @@ from lake_assets.journal.step_records import BACKFILL, COMPLETE, LANDING, NO_CHA
 from lake_assets.lake import thresholds
 from lake_assets.lake.config import CostsConfig
 
-Grouping = Literal["table", "pipeline", "day", "strategy"]
+Grouping = Literal["table", "pipeline", "day", "strategy", "reason"]
 Basis = Literal["measured", "table", "pipeline", ""]
 _Name = tuple[str, str]  # of a pipeline and of its table
 # Why a step without a strategy of its own computed everything.
@@ -51,7 +51,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class CostLine:
-    """What the steps of a table, a pipeline, a day or a strategy used together.
+    """What the steps of a table, a pipeline, a day, a strategy or a reason used together.
 
     Attributes:
         name: of what.
@@ -209,7 +209,7 @@ def _power(size: int) -> int:
 
 
 def cost_lines(costs: Iterable[StepCost], by: Grouping, prices: CostsConfig) -> list[CostLine]:
-    """Return what steps used by table, pipeline, day or strategy; days in their order, others the dearest first."""
+    """Return what steps used by one of the groupings; days in their order, others the dearest first."""
     groups: dict[str, list[StepCost]] = defaultdict(list)
     for c in costs:
         groups[_name(c.record, by)].append(c)
@@ -233,6 +233,9 @@ def _name(record: StepRecord, by: Grouping) -> str:
             return datetime.fromtimestamp(record.started_at, UTC).date().isoformat()
         case "strategy":
             return record.strategy or record.status
+        case "reason":
+            strategy = record.strategy or record.status
+            return f"{strategy}: {grouped_reason(record)}" if record.computed_all else strategy
 
 
 def _line(name: str, costs: Sequence[StepCost], total: float, prices: CostsConfig) -> CostLine:

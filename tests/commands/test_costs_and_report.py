@@ -44,6 +44,8 @@ def test_costs_as_text_and_json(home: Lake, call: Call) -> None:
     assert {line["name"]: line["steps"] for line in found["lines"]} == {"full": 6, "merge": 1, "land": 1}
     assert (found["currency"], found["total"]["money"]) == ("EUR", 33)
     assert found["lines"][0]["saved"] == 0
+    by_reason = call("costs", "--by", "reason").out
+    assert by_reason.index("full: few rows") < by_reason.index("merge")
     by_day = json.loads(call("costs", "--json", "--by", "day").out)["lines"]
     assert [line["name"] for line in by_day] == sorted(line["name"] for line in by_day)
 

@@ -37,6 +37,9 @@ def test_sums_by_table_pipeline_day_and_strategy() -> None:
     days = [(NOW - timedelta(seconds=ago)).date().isoformat() for ago in (86_460, 60)]
     assert [line.name for line in cost_lines(costs, "day", FREE)] == days
     assert {line.name for line in cost_lines(costs, "strategy", FREE)} == {"merge", "full"}
+    reasons = {line.name: line.cpu_seconds for line in cost_lines(costs, "reason", FREE)}
+    assert reasons.pop("full: few rows: … in its sources") + sum(reasons.values()) == 10
+    assert set(reasons) == {"merge"}
     assert total_line(costs, FREE).cpu_seconds == 10
     assert cost_lines([], "table", FREE) == []
     assert total_line([], FREE).share == 0
