@@ -108,7 +108,8 @@ class Partitions:
         if self.every and kind not in _TIMES:
             raise PipelineError(
                 f"{at}: `every: {self.every}` is for dates and timestamps, and {by} is {kind}: name a column of such a "
-                "type, or leave `every` out to have one partition per value"
+                f"type, give {by} one (`types: {{{by}: timestamp}}` in a stream's table, a CAST in a model), or leave "
+                "`every` out to have one partition per value"
             )
         if self.every == "hour" and kind == "date":
             raise PipelineError(f"{at}: `every: hour`, and {by} is a date: declare `every: day` or `every: month`")
