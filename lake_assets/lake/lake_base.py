@@ -119,10 +119,11 @@ class LakeBase:
         except NotInstalledError as error:
             kind = uri.partition(":")[0] if properties.get("type", "sql") == "sql" else properties["type"]
             # PyIceberg would name its own extra, and one for SQLite beside it.
-            advice = "`pip install 'lake-assets[postgres]'`" if kind.startswith("postgresql") else str(error)
+            has_extra = kind in ("postgresql", "postgresql+psycopg2")
+            advice = "`pip install 'lake-assets[postgres]'`" if has_extra else str(error)
             raise CatalogUnavailableError(
-                f"the Iceberg catalog ({kind}) needs a package that is not installed: {advice}, in the environment that "
-                "lake_assets runs in"
+                f"the Iceberg catalog ({kind}) needs a package that is not installed: {advice}, in the environment "
+                "that lake_assets runs in"
             ) from error
         except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as error:
             raise self._unavailable(error) from None
