@@ -26,7 +26,8 @@ from lake_assets.backfill.comparison import compare
 from lake_assets.backfill.publishing import settle_all
 from lake_assets.backfill.row_selection import Selection
 from lake_assets.errors import BackfillError, StaleBackfillError
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, thresholds
+from lake_assets.lake.metadata import watermark
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.verification import verify
@@ -337,7 +338,14 @@ class History:
                 attended = attend(self.lake, wanted, is_forced=True)
                 assert [a.text for a in attended if a.done and a.done.error] == []
             return
-        compact_and_expire(self.lake, self.choose.choice(["final.people", "agg.cities", "staging.people"]))
+        table = self.choose.choice(["final.people", "agg.cities", "staging.people"])
+        if self._keeps_its_watermark(table):
+            compact_and_expire(self.lake, table)
+
+    def _keeps_its_watermark(self, table: str) -> bool:
+        """Whether main still keeps the snapshot with the watermark after one more commit of somebody else."""
+        snapshots = self.lake.table(table).snapshots()[1 - thresholds.SNAPSHOTS_KEPT :]
+        return any(watermark.PROPERTY in s.summary.additional_properties for s in snapshots if s.summary)
 
     def rollback(self) -> None:
         """Somebody takes back the last commit of an aggregate; the next step absorbs again what it had absorbed."""
