@@ -85,8 +85,10 @@ def find_file(name: str) -> Path:
     )
     problem = f"{path} is a folder without a defs.yaml" if path.is_dir() else f"no pipeline {name}"
     mine = f"a pipeline of the project ({', '.join(own)}), " if own else ""
+    # A mistyped file is no wish to run an example.
+    near = [*own, *here] if path.suffix in (".yaml", ".yml") else [*known, *here]
     raise PipelineError(
-        f"{problem}{nearest(path.name, [*known, *here])}: name a YAML file, a folder with a defs.yaml, {mine}or a "
+        f"{problem}{nearest(path.name, near)}: name a YAML file, a folder with a defs.yaml, {mine}or a "
         f"shipped pipeline ({', '.join(shipped)})"
     )
 

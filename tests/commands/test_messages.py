@@ -84,6 +84,7 @@ def test_a_checked_pipeline_counts_its_python_models(call: Call, here: Path) -> 
     [
         ("check shopp", "no pipeline shopp (did you mean shop?): name a YAML file"),
         ("check emtpy.yaml", "no pipeline emtpy.yaml (did you mean empty.yaml?)"),
+        ("check shop.yaml", "no pipeline shop.yaml: name a YAML file"),
         ("check folder", "folder is a folder without a defs.yaml"),
         ("check empty.yaml", "empty.yaml: expected `type: lake_assets.LakePipeline`"),
         ("run empty.yaml", "found an empty file"),
