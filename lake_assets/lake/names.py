@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -70,11 +70,11 @@ def read_column(text: str) -> str:
     return name
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ` (did you mean X?)` with the most similar of some names; empty if none is similar."""
-    by_lower = {n.lower(): n for n in names}
-    matches = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f" (did you mean {by_lower[matches[0]]}?)" if matches else ""
+def nearest(name: str, names: Iterable[str], key: Callable[[str], str] = str.lower) -> str:
+    """Return ` (did you mean X?)` with the name whose key is most similar to that of `name`; empty if none is similar."""
+    by_key = {key(n): n for n in names}
+    matches = difflib.get_close_matches(key(name), by_key, n=1)
+    return f" (did you mean {by_key[matches[0]]}?)" if matches else ""
 
 
 @dataclass(frozen=True, order=True)
