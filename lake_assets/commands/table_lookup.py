@@ -88,8 +88,8 @@ def find_file(name: str) -> Path:
     # A mistyped file is no wish to run an example.
     near = [*own, *here] if path.suffix in (".yaml", ".yml") else [*known, *here]
     raise PipelineError(
-        f"{problem}{nearest(path.name, near, key=lambda n: Path(n).stem.lower())}: name a YAML file, a folder with a defs.yaml, {mine}or a "
-        f"shipped pipeline ({', '.join(shipped)})"
+        f"{problem}{nearest(path.name, near, key=lambda n: Path(n).stem.lower())}: name a YAML file, a folder with a "
+        f"defs.yaml, {mine}or a shipped pipeline ({', '.join(shipped)})"
     )
 
 

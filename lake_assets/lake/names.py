@@ -71,7 +71,7 @@ def read_column(text: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str], key: Callable[[str], str] = str.lower) -> str:
-    """Return ` (did you mean X?)` with the name whose key is most similar to that of `name`; empty if none is similar."""
+    """Return ` (did you mean X?)` with the name whose key is most similar to `name`'s; empty if none is similar."""
     by_key = {key(n): n for n in names}
     matches = difflib.get_close_matches(key(name), by_key, n=1)
     return f" (did you mean {by_key[matches[0]]}?)" if matches else ""
