@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import dagster as dg
 
@@ -39,16 +40,28 @@ def mapping(spec: Spec, upstream: Spec | None) -> dg.PartitionMapping | None:
     """Return the mapping from a table's partitions to those of its upstream table, if Dagster needs one.
 
     A table may begin earlier than its upstream table. Dagster cannot map time windows between time zones: then each
-    partition depends on all partitions upstream.
+    partition depends on all partitions upstream. Otherwise, partitions depend on none, and the table absorbs what
+    changes upstream: Dagster refuses definitions whose partitions are of unlike kinds, and backfills of a partition
+    whose counterpart upstream does not exist, as can happen where partitions come from the rows.
     """
-    by_time = [p for s in (spec, upstream) if s is not None and (p := s.partitions) is not None and p.every]
-    if len(by_time) < 2:
+    below, above = spec.partitions, upstream.partitions if upstream is not None else None
+    if below is None or above is None:
         return None
-    if by_time[0].timezone != by_time[1].timezone:
-        return dg.AllPartitionMapping()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.BetaWarning)
-        return dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)
+    if below.every and above.every:
+        if below.timezone != above.timezone:
+            return dg.AllPartitionMapping()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dg.BetaWarning)
+            return dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)
+    if below.by == above.by and below.values is not None and above.values is not None:
+        return _by_value([*map(key_of_text, below.values)], [*map(key_of_text, above.values)])
+    return dg.SpecificPartitionsPartitionMapping([])
+
+
+def _by_value(below: Sequence[str], above: Sequence[str]) -> dg.PartitionMapping:
+    """Return the mapping between two lists of values of one column; what a list does not name is in its other rows."""
+    keys = {key: {key if key in below else OTHER} for key in above}
+    return dg.StaticPartitionMapping({**keys, OTHER: {OTHER, *(key for key in below if key not in above)}})
 
 
 # --- runs without a partition key -----------------------------------------------------------------------------------

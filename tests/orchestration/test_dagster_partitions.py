@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView, TemporalContext
 from dagster._core.execution.asset_backfill import AssetBackfillData
 
 from lake_assets import Lake, Pipeline
@@ -19,7 +22,7 @@ from lake_assets.orchestration.dagster_partitions import definition
 from lake_assets.orchestration.partition_marks import mark_progress
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.verification import verify
-from tests.support.dagster_harness import selected
+from tests.support.dagster_harness import Harness, selected
 from tests.support.partitioned_orders import BERLIN, MODELS, Days
 from tests.support.seeds import seeds
 
@@ -108,6 +111,68 @@ def test_a_backfill_includes_downstream_partitions(
     partitions = data.target_subset.get_partitions_subset(dg.AssetKey(["agg", "below"])).get_partition_keys()
     # Time windows of two time zones are not mapped: all partitions are included.
     assert set(partitions) == expected if expected else len(list(partitions)) > 300
+
+
+KINDS: Mapping[str, Any] = {
+    "day": {"by": "at", "every": "day", "timezone": "Europe/Berlin", "start": "2024-10-20", "end": "2024-11-03"},
+    "month": {"by": "at", "every": "month", "timezone": "Europe/Berlin", "start": "2024-10-20", "end": "2024-12-01"},
+    "utc": {"by": "at", "every": "day", "timezone": "UTC", "start": "2024-10-25", "end": "2024-11-10"},
+    "values": {"by": "country", "values": ["de", "fr"]},
+    "more values": {"by": "country", "values": ["de", "it"]},
+    "rows": "country",
+    "other rows": "kind",
+}
+
+
+@pytest.mark.parametrize("upstream", KINDS)
+def test_partitions_of_any_kinds_load_and_can_be_launched_together(
+    plain_lake: Lake, instance: dg.DagsterInstance, upstream: str
+) -> None:
+    models = [{"name": "agg.top", "sql": "SELECT id, at, country, kind FROM src.t", "partitions": KINDS[upstream]}]
+    for n, kind in enumerate(KINDS):
+        models.append({"name": f"agg.m{n}", "sql": "SELECT * FROM agg.top", "partitions": KINDS[kind]})
+    config = PipelineConfig.model_validate({"name": "p", "models": models})
+    defs = Harness(Pipeline(config), plain_lake, instance).defs
+    dg.Definitions.validate_loadable(defs)
+    for table in ("agg.top", *(f"agg.m{n}" for n in range(len(KINDS)))):
+        # A country that comes from another source is no partition upstream.
+        instance.add_dynamic_partitions(table, ["de", "us"] if table == "agg.top" else ["de", "at", "__null__"])
+    graph = defs.get_repository_def().asset_graph
+    view = AssetGraphView(
+        temporal_context=TemporalContext(effective_dt=datetime.now(UTC), last_event_id=None),
+        instance=instance,
+        asset_graph=graph,
+    )
+    keys = {k.to_user_string(): k for k in graph.materializable_asset_keys}
+    for name, key in keys.items():
+        partitions = graph.get(key).partitions_def
+        assert partitions is not None
+        chosen = partitions.get_partition_keys(dynamic_partitions_store=instance)
+        for selected_keys in ([key], [*keys.values()] if name == "agg/top" else [key]):
+            for one in chosen:
+                data = AssetBackfillData.from_asset_partitions(
+                    graph, [one], selected_keys, instance, time.time(), all_partitions=False
+                )
+                for target in data.target_subset.asset_keys:
+                    subset = view.get_entity_subset_from_asset_graph_subset(data.target_subset, target)
+                    for parent in graph.get(target).parent_keys & {*keys.values()}:
+                        _, missing = view.compute_parent_subset_and_required_but_nonexistent_subset(parent, subset)
+                        assert missing.is_empty, (name, one, target, parent)
+
+
+def test_values_that_a_list_does_not_name_are_in_its_other_rows(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
+    models = [
+        {"name": "agg.top", "sql": "SELECT id, at, country, kind FROM src.t", "partitions": KINDS["values"]},
+        {"name": "agg.below", "sql": "SELECT * FROM agg.top", "partitions": KINDS["more values"]},
+    ]
+    config = PipelineConfig.model_validate({"name": "p", "models": models})
+    graph = Harness(Pipeline(config), plain_lake, instance).defs.get_repository_def().asset_graph
+    top, below = dg.AssetKey(["agg", "top"]), dg.AssetKey(["agg", "below"])
+    for chosen, expected in (("de", {"de"}), ("fr", {"__other__"}), ("__other__", {"it", "__other__"})):
+        data = AssetBackfillData.from_asset_partitions(
+            graph, [chosen], [top, below], instance, time.time(), all_partitions=False
+        )
+        assert set(data.target_subset.get_partitions_subset(below).get_partition_keys()) == expected
 
 
 @pytest.mark.parametrize("batches", [1, pytest.param(3, marks=pytest.mark.long)])
