@@ -44,8 +44,13 @@ def mapping(spec: Spec, upstream: Spec | None) -> dg.PartitionMapping | None:
     changes upstream: Dagster refuses definitions whose partitions are of unlike kinds, and backfills of a partition
     whose counterpart upstream does not exist, as can happen where partitions come from the rows.
     """
-    below, above = spec.partitions, upstream.partitions if upstream is not None else None
-    if below is None or above is None:
+    below, unmapped = spec.partitions, dg.SpecificPartitionsPartitionMapping([])
+    if below is None:
+        return None
+    if upstream is None:  # of another pipeline, with whatever partitions: Dagster itself maps time windows
+        return None if below.every else unmapped
+    above = upstream.partitions
+    if above is None:
         return None
     if below.every and above.every:
         if below.timezone != above.timezone:
@@ -55,7 +60,7 @@ def mapping(spec: Spec, upstream: Spec | None) -> dg.PartitionMapping | None:
             return dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)
     if below.by == above.by and below.values is not None and above.values is not None:
         return _by_value([*map(key_of_text, below.values)], [*map(key_of_text, above.values)])
-    return dg.SpecificPartitionsPartitionMapping([])
+    return unmapped
 
 
 def _by_value(below: Sequence[str], above: Sequence[str]) -> dg.PartitionMapping:

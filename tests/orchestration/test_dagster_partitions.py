@@ -160,6 +160,24 @@ def test_partitions_of_any_kinds_load_and_can_be_launched_together(
                         assert missing.is_empty, (name, one, target, parent)
 
 
+@pytest.mark.parametrize(
+    ("upstream", "below"),
+    [("day", "month"), ("day", "values"), ("rows", "values"), ("values", "more values"), ("", "day"), ("", "rows")],
+)
+def test_partitions_load_though_those_upstream_are_of_another_pipeline(
+    plain_lake: Lake, instance: dg.DagsterInstance, upstream: str, below: str
+) -> None:
+    configs: list[dict[str, Any]] = [
+        {"name": "a", "models": [{"name": "agg.top", "sql": "SELECT id, at, country FROM src.t"}]},
+        {"name": "b", "models": [{"name": "agg.below", "sql": "SELECT * FROM agg.top", "partitions": KINDS[below]}]},
+    ]
+    if upstream:
+        configs[0]["models"][0]["partitions"] = KINDS[upstream]
+    parts = [Harness(Pipeline(PipelineConfig.model_validate(c)), plain_lake, instance).defs for c in configs]
+    both = dg.Definitions(assets=[a for p in parts for a in p.assets or []], resources=parts[0].resources)
+    dg.Definitions.validate_loadable(both)
+
+
 def test_values_that_a_list_does_not_name_are_in_its_other_rows(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
     models = [
         {"name": "agg.top", "sql": "SELECT id, at, country, kind FROM src.t", "partitions": KINDS["values"]},
