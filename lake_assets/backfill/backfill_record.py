@@ -240,8 +240,9 @@ class BackfillRecord:
         """Whether it can be undone once it is published."""
         if changed := self.redefined:
             return (
-                f"it cannot be undone, because the declaration of {changed} changed with it. The next run goes by the "
-                "deployed file: deploy the edited one before"
+                f"it cannot be undone, because the declaration of {changed} changed with it. A run by the former "
+                "declaration would compute the tables by that again: where the pipeline is deployed as a copy, deploy "
+                "the edited file before the next run"
             )
         return f"`lake-assets undo {self.id}` takes it back, for {self.keep_days} days"
 

@@ -67,6 +67,17 @@ class DatabaseSpec:
         """The password, from the environment; empty: none is needed."""
         return os.environ.get(self.password_from, "")
 
+    @property
+    def gap_text(self) -> str:
+        """What a gap loses, and what to do, if that is not declared."""
+        advice = ""
+        if self.on_gap == "stop":
+            advice = " To read all rows again and go on, set `on_gap: snapshot` in the stream's `source`."
+        return (
+            f"Changes since the last landed one are lost.{advice} Final tables keep rows that were deleted meanwhile, "
+            "and say so in `status`"
+        )
+
 
 @dataclass(frozen=True)
 class PostgresSpec(DatabaseSpec):

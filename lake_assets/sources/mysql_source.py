@@ -271,9 +271,7 @@ class MysqlDatabase:
 
     def _gap_advice(self) -> str:
         return (
-            "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in "
-            "the stream's `source`; rows that were deleted meanwhile are reported by the final tables, and "
-            "`lake-assets verify` finds them. Positions in the log of another server do not compare: declare "
+            f"{self.spec.gap_text}. Positions in the log of another server do not compare: declare "
             "`order_by: _position` for the stream's tables as well then"
         )
 

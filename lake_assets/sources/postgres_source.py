@@ -175,7 +175,7 @@ class PostgresDatabase:
         """See `Database`."""
         lost = ("requested WAL segment", "can no longer get changes", "has been invalidated")
         if any(part in text for part in lost):
-            return SourceGapError(f"{self.spec.where}: {text}. {self._gap_advice()}")
+            return SourceGapError(f"{self.spec.where}: {text}. {self.spec.gap_text}")
         if "Creation of replication slot failed" in text:
             with suppress(SourceError, SourceUnavailableError), connected(self.spec) as ask:
                 if why := what_slot_waits_for(ask):
@@ -346,7 +346,7 @@ class PostgresDatabase:
         )
         if not rows:
             if offset:
-                raise SourceGapError(f"{spec.where}: the replication slot {spec.slot} is gone. {self._gap_advice()}")
+                raise SourceGapError(f"{spec.where}: the replication slot {spec.slot} is gone. {spec.gap_text}")
             ((used, most),) = ask(
                 "SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots"
             )
@@ -370,7 +370,7 @@ class PostgresDatabase:
         if status == "lost":
             raise SourceGapError(
                 f"{spec.where}: the server has removed what the replication slot {spec.slot} had not read "
-                f"(max_slot_wal_keep_size). {self._gap_advice()}"
+                f"(max_slot_wal_keep_size). {spec.gap_text}"
             )
         told = [o.get(n) for _, o in (offset or {}).get("offsets", ()) for n in _POSITIONS]
         landed = max(int(n or 0) for n in (*told, *(offset or {}).get("seen", ())[:1], 0))
@@ -378,14 +378,8 @@ class PostgresDatabase:
             raise SourceGapError(
                 f"{spec.where}: the replication slot {spec.slot} is at {confirmed:,}, beyond the last landed change at "
                 f"{landed:,}: the raw table was rolled back or restored, or something else has read the slot. "
-                f"{self._gap_advice()}"
+                f"{spec.gap_text}"
             )
-
-    def _gap_advice(self) -> str:
-        return (
-            "Changes since the last landed one are lost. To read all rows again and go on, set `on_gap: snapshot` in "
-            "the stream's `source`. Final tables keep rows that were deleted meanwhile, and say so in `status`"
-        )
 
 
 _POSITIONS = ("lsn", "lsn_proc", "lsn_commit")
