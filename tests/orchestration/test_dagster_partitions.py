@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
-from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView, TemporalContext
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
+from dagster._core.definitions.temporal_context import TemporalContext
 from dagster._core.execution.asset_backfill import AssetBackfillData
 
 from lake_assets import Lake, Pipeline
