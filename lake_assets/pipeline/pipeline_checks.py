@@ -19,6 +19,7 @@ from lake_assets.formats.event_model import TECHNICAL
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.staging.staging_columns import check_source
 from lake_assets.jobs.job_spec import JobSpec
+from lake_assets.jobs.step_settings import STEP_OWNER
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.column_spelling import spelled
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
@@ -170,8 +171,8 @@ class _Checks:
         """Return the tables of the lake that are declared here and belong to another pipeline."""
         problems: list[str] = []
         for spec in self.specs:
-            existing = self.lake.find(spec.table)
-            if existing is not None and existing.properties.get(PIPELINE_PROPERTY) not in (None, spec.pipeline):
+            mine = (None, spec.pipeline, STEP_OWNER if isinstance(spec, JobSpec) else None)
+            if (existing := self.lake.find(spec.table)) and existing.properties.get(PIPELINE_PROPERTY) not in mine:
                 try:
                     check_owner_in(existing, spec.table, spec.pipeline)
                 except TableClaimedError as e:

@@ -18,6 +18,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import JobError, PipelineError, TableClaimedError
 from lake_assets.jobs import StepParameters, current_step
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.pipeline.pipeline_checks import check
 from tests.support.daily_job import DAILY, PLAYS, job, play, rows_of
 
 OTHER = "raw.other"
@@ -280,3 +281,12 @@ def test_keys_that_do_not_fit_are_replaced_by_texts_or_ranges() -> None:
     with pytest.raises(JobError, match="50,000 keys changed. Leave `keys` out"):
         _ = step(keys=[{"n": n} for n in range(50_000)]).env
     assert StepParameters.of_json(step().env["LAKE_STEP"]).keys is None
+
+
+def test_a_declared_job_goes_on_where_a_script_with_the_same_table_ended(media: Lake, folder: Path) -> None:
+    job(media)
+    play(media, (3, 3, 3))
+    declared = {"name": "plays", "python": "plays_job:daily"}
+    assert check(declare(folder, declared), media).mistakes == ()
+    assert failure(media, folder, declared) == ""
+    assert rows_of(media) == rows_of(media, PLAYS)
