@@ -85,7 +85,7 @@ def find_file(name: str) -> Path:
     )
     problem = f"{path} is a folder without a defs.yaml" if path.is_dir() else f"no pipeline {name}"
     mine = f"a pipeline of the project ({', '.join(own)}), " if own else ""
-    # A mistyped file is no wish to run an example.
+    # Whoever mistypes a file's name is not led to a shipped example, which would run in their lake.
     near = [*own, *here] if path.suffix in (".yaml", ".yml") else [*known, *here]
     raise PipelineError(
         f"{problem}{nearest(path.name, near, key=lambda n: Path(n).stem.lower())}: name a YAML file, a folder with a "

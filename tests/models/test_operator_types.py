@@ -96,9 +96,9 @@ WHOLE = [
     "SELECT id, to_json(arrays_zip(arr, arr2)) AS j FROM final.l",
     "SELECT id, transform(arrays_zip(arr, arr2), y -> y.arr + y.arr2) AS j FROM final.l",
 ]
-# Spark accepts these queries, but not the parts that a step runs.
-# Maps cannot be compared, so that the rows of touched keys are written whether they differ or not.
+# Maps cannot be compared, so the rows of touched keys are written whether they differ or not.
 NOT_COMPARED = "SELECT ok, map_from_entries(collect_list(struct(id, w))) AS m FROM final.r GROUP BY ok"
+# Spark accepts these queries, but not the parts that a step runs.
 FALLEN_BACK = [
     "SELECT id, explode(map('a', v)) FROM final.l",
     "SELECT id, named_struct('a b', v) AS st FROM final.l",
